@@ -1,0 +1,23 @@
+package policy
+
+// Inbound says which connections into the container work.
+type Inbound uint8
+
+const (
+	InboundAll  Inbound = iota // every connection, as the engine allows it (the default)
+	InboundHost                // from the host's own addresses only
+	InboundNone                // none
+)
+
+// Options stand beside the targets of a policy object. Their zero value is the default and changes nothing of
+// what the targets mean.
+type Options struct {
+	// Inbound ("inbound": "all", "host" or "none") is enforced by the controller; a proxy alone has no say in it.
+	Inbound Inbound
+	// KeepECH ("ech": "keep", default "strip") leaves Encrypted Client Hello keys in HTTPS answers, so that
+	// clients may hide the name they ask for; the outer name is judged.
+	KeepECH bool
+	// DNSUniqueNames ("dns_unique_names") is the number of different names under wildcard targets that a phase
+	// may look up; 0 is no limit. Further names are refused.
+	DNSUniqueNames int
+}

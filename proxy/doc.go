@@ -1,0 +1,2 @@
+// Package proxy is the data plane: it accepts, sniffs, resolves, judges, dials and relays.
+package proxy
