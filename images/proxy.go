@@ -1,0 +1,49 @@
+package images
+
+import (
+	docker "github.com/moby/docker-image-spec/specs-go/v1"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ProxyTag is the name under which the sidecar's image is loaded.
+const ProxyTag = "sluice-proxy:dev"
+
+// SluiceProxy is the sidecar's image: the static binary, and "python" and "python3" as other names for it.
+//
+// A harness that brings a Python proxy starts its image as
+//
+//	docker run … IMAGE python /opt/agentcompass/docker_egress_proxy.py
+//	docker exec … python -c "<probe>"
+//
+// and a person as "docker run … IMAGE serve …". All of them work: exec finds the link in PATH, so the binary sees
+// argv[0] "python"; run has the binary as its entry point, which takes a first word "python" for the same name.
+//
+// The binary is readable and executable by everybody, since harnesses choose their own uid, and nothing needs to be
+// written: --read-only and --cap-drop ALL are fine. There is no health check in the image; where one is wanted,
+// "--health-cmd 'sluice-proxy health'" cannot work without a shell, but a compose file's CMD form does.
+func SluiceProxy(binary []byte) (Image, error) {
+	const path = "/usr/local/bin/sluice-proxy"
+	layer, err := NewLayer(
+		File{Path: path, Mode: 0o755, Body: binary},
+		File{Path: "/usr/local/bin/python", Link: "sluice-proxy"},
+		File{Path: "/usr/local/bin/python3", Link: "sluice-proxy"},
+	)
+	if err != nil {
+		return Image{}, err
+	}
+	return Image{
+		Tag:    ProxyTag,
+		Layers: []Layer{layer},
+		Config: docker.DockerOCIImageConfig{ImageConfig: oci.ImageConfig{
+			User:         "65532:65532",
+			Env:          []string{"PATH=/usr/local/bin"},
+			Entrypoint:   []string{path},
+			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
+			StopSignal:   "SIGTERM",
+			Labels: map[string]string{
+				"org.opencontainers.image.title":       "sluice-proxy",
+				"org.opencontainers.image.description": "Outbound policy for containers: CONNECT and HTTP proxy, DNS filter.",
+			},
+		}},
+	}, nil
+}
