@@ -63,27 +63,27 @@ func (c *Client) Sessions(ctx context.Context) ([]SessionStatus, error) {
 
 // Session returns one session with its policies.
 func (c *Client) Session(ctx context.Context, id string) (SessionStatus, error) {
-	return call[SessionStatus](ctx, c, http.MethodGet, session(id), nil)
+	return perSession[SessionStatus](ctx, c, http.MethodGet, id, "", nil)
 }
 
 // SetSession makes or changes a session and returns when that is in force.
 func (c *Client) SetSession(ctx context.Context, id string, spec SessionSpec) (Receipt, error) {
-	return call[Receipt](ctx, c, http.MethodPut, session(id), spec)
+	return perSession[Receipt](ctx, c, http.MethodPut, id, "", spec)
 }
 
 // DeleteSession ends a session and cuts its flows.
 func (c *Client) DeleteSession(ctx context.Context, id string) (Receipt, error) {
-	return call[Receipt](ctx, c, http.MethodDelete, session(id), nil)
+	return perSession[Receipt](ctx, c, http.MethodDelete, id, "", nil)
 }
 
 // Flows lists a session's open connections.
 func (c *Client) Flows(ctx context.Context, id string) ([]Flow, error) {
-	return call[[]Flow](ctx, c, http.MethodGet, session(id)+"/flows", nil)
+	return perSession[[]Flow](ctx, c, http.MethodGet, id, "/flows", nil)
 }
 
 // Explain asks what would happen to target ("host:port" or "host") now.
 func (c *Client) Explain(ctx context.Context, id, target string) (Explanation, error) {
-	return call[Explanation](ctx, c, http.MethodGet, session(id)+"/explain?target="+url.QueryEscape(target), nil)
+	return perSession[Explanation](ctx, c, http.MethodGet, id, "/explain?target="+url.QueryEscape(target), nil)
 }
 
 // Metrics returns the metrics in Prometheus's text form.
@@ -141,7 +141,14 @@ func (c *Client) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-func session(id string) string { return "/v1/sessions/" + url.PathEscape(id) }
+// perSession calls a path below a session's.
+func perSession[T any](ctx context.Context, c *Client, method, id, rest string, body any) (T, error) {
+	if err := CheckID(id); err != nil {
+		var none T
+		return none, err
+	}
+	return call[T](ctx, c, method, "/v1/sessions/"+id+rest, body)
+}
 
 // call sends body as JSON and decodes the answer.
 func call[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {

@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
+
+	"sluice/policy"
 )
 
 // Code says what kind of error an [Error] is; each travels as one HTTP status.
@@ -41,15 +42,8 @@ type Error struct {
 	// Have and Got are the session's generation and the one that was sent; set with CodeStale.
 	Have uint64 `json:"have,omitempty"`
 	Got  uint64 `json:"got,omitempty"`
-	// Entries are the faults of a policy, one each; set with CodeInvalid where a policy is to blame.
-	Entries []EntryError `json:"entries,omitempty"`
-}
-
-// EntryError is one fault of a policy.
-type EntryError struct {
-	Pointer string `json:"pointer"` // RFC 6901, from the policy document's root
-	Text    string `json:"text"`    // the offending text
-	Want    string `json:"want"`    // the repair
+	// Policy holds the faults of a policy, at most 100 of them; set with CodeInvalid where a policy is to blame.
+	Policy []*policy.Error `json:"policy,omitempty"`
 }
 
 // The kinds of [Error], for [errors.Is].
@@ -61,18 +55,7 @@ var (
 	ErrQuarantined = &Error{Code: CodeQuarantined, Message: "session is quarantined"}
 )
 
-// Error gives the message and, below it, one line for every fault of a policy.
-func (e *Error) Error() string {
-	if len(e.Entries) == 0 {
-		return e.Message
-	}
-	var b strings.Builder
-	b.WriteString(e.Message)
-	for _, f := range e.Entries {
-		fmt.Fprintf(&b, "\n  %s: %q: %s", f.Pointer, f.Text, f.Want)
-	}
-	return b.String()
-}
+func (e *Error) Error() string { return e.Message }
 
 // Is reports whether target is an *Error of the same code.
 func (e *Error) Is(target error) bool {
@@ -91,17 +74,26 @@ func NotFoundError(session string) *Error {
 	return &Error{Code: CodeNotFound, Message: fmt.Sprintf("no session %q; GET /v1/sessions lists those there are", session)}
 }
 
-// InvalidError wraps err's text as the caller's fault.
+// InvalidError says that the request is at fault. The faults of a policy travel one by one.
 func InvalidError(err error) *Error {
-	return &Error{Code: CodeInvalid, Message: err.Error()}
+	e := &Error{Code: CodeInvalid, Message: err.Error()}
+	if all, ok := errors.AsType[*policy.Errors](err); ok {
+		e.Policy = all.All
+	} else if one, ok := errors.AsType[*policy.Error](err); ok {
+		e.Policy = []*policy.Error{one}
+	}
+	return e
 }
 
-// asError gives the wire form of any error. What a backend did not mark as the caller's fault is internal.
+// asError gives the wire form of any error. What is neither an *[Error] nor the fault of a policy is internal.
 func asError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if _, known := statuses[e.Code]; known {
 			return e
 		}
+	}
+	if e := InvalidError(err); e.Policy != nil {
+		return e
 	}
 	return &Error{Code: CodeInternal, Message: err.Error()}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -48,7 +49,14 @@ func Handler(b Backend) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
 		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, req *http.Request) {
-			if err := r.serve(s, w, req); err != nil {
+			var err error
+			if strings.Contains(r.path, "{id}") {
+				err = CheckID(req.PathValue("id"))
+			}
+			if err == nil {
+				err = r.serve(s, w, req)
+			}
+			if err != nil {
 				writeError(w, err)
 			}
 		})
@@ -102,7 +110,8 @@ func (s *server) health(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *server) sessions(w http.ResponseWriter, req *http.Request) error {
-	return answer(w)(s.Backend.Sessions(req.Context()))
+	all, err := s.Backend.Sessions(req.Context())
+	return answer(w)(append([]SessionStatus{}, all...), err) // [], not null
 }
 
 func (s *server) session(w http.ResponseWriter, req *http.Request) error {
@@ -122,7 +131,8 @@ func (s *server) deleteSession(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *server) flows(w http.ResponseWriter, req *http.Request) error {
-	return answer(w)(s.Backend.Flows(req.Context(), req.PathValue("id")))
+	all, err := s.Backend.Flows(req.Context(), req.PathValue("id"))
+	return answer(w)(append([]Flow{}, all...), err) // [], not null
 }
 
 func (s *server) explain(w http.ResponseWriter, req *http.Request) error {

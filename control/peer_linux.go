@@ -27,8 +27,12 @@ func CheckPeer(c *net.UnixConn, uids ...uint32) error {
 	if credErr != nil {
 		return fmt.Errorf("peer of the socket: %w", credErr)
 	}
-	if cred.Uid == 0 || cred.Uid == uint32(os.Geteuid()) || slices.Contains(uids, cred.Uid) {
+	if mayTalk(cred.Uid, uint32(os.Geteuid()), uids) {
 		return nil
 	}
 	return fmt.Errorf("peer has user id %d (process %d): only 0 and %d may talk here", cred.Uid, cred.Pid, os.Geteuid())
+}
+
+func mayTalk(peer, own uint32, others []uint32) bool {
+	return peer == 0 || peer == own || slices.Contains(others, peer)
 }

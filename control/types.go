@@ -2,6 +2,8 @@ package control
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -35,6 +37,23 @@ type SessionSpec struct {
 	Never []string `json:"never,omitempty"`
 	// Hosts are names that the session answers itself, each with its addresses: siblings, aliases, extra hosts.
 	Hosts map[string][]string `json:"hosts,omitempty"`
+}
+
+// maxIDBytes is room for a container id of 64 hexadecimal digits and a namespace's inode.
+const maxIDBytes = 128
+
+// CheckID refuses, with an *[Error], what cannot be a session's id: anything but 1 to 128 letters, digits, ".", "_"
+// and "-", of which the first is no dot.
+func CheckID(id string) error {
+	ok := id != "" && len(id) <= maxIDBytes && id[0] != '.'
+	for i := range len(id) {
+		c := id[i] | 0x20 // lower case, for the letters
+		ok = ok && (c >= 'a' && c <= 'z' || id[i] >= '0' && id[i] <= '9' || strings.IndexByte("._-", id[i]) >= 0)
+	}
+	if ok {
+		return nil
+	}
+	return &Error{Code: CodeInvalid, Message: fmt.Sprintf("%.40q is no session id: use up to %d letters, digits, \".\", \"_\" and \"-\"", id, maxIDBytes)}
 }
 
 // SessionState says what a session does with a new connection.
