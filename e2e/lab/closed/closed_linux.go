@@ -1,0 +1,138 @@
+// Package closed makes the lab: a Docker engine and an internet of its own, each in a network namespace, joined to
+// each other and to nothing else.
+//
+//	 engine                                  internet
+//	┌──────────────────────────────┐  veth  ┌────────────────────────────────┐
+//	│ dockerd, containerd          │────────│ every address of the plan      │
+//	│ docker0, networks, containers│        │ DNS, HTTP, HTTPS, git, streams │
+//	└──────────────────────────────┘        └────────────────────────────────┘
+//
+// No interface of either leads to the machine's own network, so no packet of a test can get out, whatever its
+// address. The engine is reached by its unix socket alone. A lab needs root, Linux, dockerd and containerd, nft and
+// git; several can run side by side. [Lab.Close] removes all of it, and [Start] removes what a killed run left.
+package closed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sluice/e2e/lab/internet"
+)
+
+// Lab is a running lab.
+type Lab struct {
+	// Internet is the far side: its names, its counters.
+	Internet *internet.Internet
+
+	name                 string // also the cgroup of its containers
+	dir                  string
+	lock                 *os.File
+	engineNS, internetNS string
+	daemons              []*daemon
+	control              *http.Server
+}
+
+// Start makes a lab, which takes about two seconds. What earlier runs left when they were killed is removed first.
+func Start(ctx context.Context) (_ *Lab, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the lab makes network namespaces and starts a Docker engine: run it as root")
+	}
+	for _, program := range []string{"dockerd", "containerd", "nft", "iptables", "git"} {
+		if _, err := lookDaemon(program); err != nil {
+			return nil, err
+		}
+	}
+	l, err := takePlace()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if err := l.makeNetwork(); err != nil {
+		return nil, err
+	}
+	enter := func(f func() error) error { return inNamespace(l.internetNS, f) }
+	if l.Internet, err = internet.Start(enter); err != nil {
+		return nil, err
+	}
+	if err := l.serveControl(); err != nil {
+		return nil, err
+	}
+	if err := l.startEngine(ctx); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// DockerHost is the value of DOCKER_HOST for the lab's engine.
+func (l *Lab) DockerHost() string { return "unix://" + l.socket() }
+
+func (l *Lab) socket() string { return filepath.Join(l.dir, "docker.sock") }
+
+// ControlSocket is where the internet's counters can be read, see [internet.Internet.Control].
+func (l *Lab) ControlSocket() string { return filepath.Join(l.dir, "internet.sock") }
+
+// InEngineNamespace runs f on a thread where the engine's bridges are, as a program on a Docker host would be.
+func (l *Lab) InEngineNamespace(f func() error) error { return inNamespace(l.engineNS, f) }
+
+// Close ends the engine with every container, and removes namespaces, mounts and files.
+func (l *Lab) Close() error {
+	var errs []error
+	if l.control != nil {
+		errs = append(errs, l.control.Close())
+	}
+	if l.Internet != nil {
+		errs = append(errs, l.Internet.Close())
+	}
+	errs = append(errs, l.remove())
+	for _, d := range l.daemons {
+		<-d.ended
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lab) makeNetwork() error {
+	for _, name := range []string{l.engineNS, l.internetNS} {
+		if err := makeNamespace(name); err != nil {
+			return err
+		}
+	}
+	if err := join(l.engineNS, l.internetNS); err != nil {
+		return err
+	}
+	if err := inNamespace(l.internetNS, func() error {
+		// No route leads on from here: the engine masquerades, so answers go to its end of the link, and what is sent
+		// to an address that nobody has is unreachable.
+		if err := configure([]string{internet4, internet6}, nil); err != nil {
+			return err
+		}
+		return ownAll(internet.Prefixes)
+	}); err != nil {
+		return fmt.Errorf("internet's namespace: %w", err)
+	}
+	if err := inNamespace(l.engineNS, func() error {
+		return configure([]string{engine4, engine6}, []string{internet4, internet6})
+	}); err != nil {
+		return fmt.Errorf("engine's namespace: %w", err)
+	}
+	return nil
+}
+
+func (l *Lab) serveControl() error {
+	listener, err := net.Listen("unix", l.ControlSocket())
+	if err != nil {
+		return err
+	}
+	l.control = &http.Server{Handler: l.Internet.Control(), ReadHeaderTimeout: time.Minute}
+	go l.control.Serve(listener)
+	return nil
+}

@@ -1,0 +1,170 @@
+package closed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/docker/docker/client"
+
+	"sluice/e2e/lab/internet"
+)
+
+// startLimit is how long containerd and dockerd may each take; they need one or two seconds.
+const startLimit = time.Minute
+
+// daemon is a program that runs in the engine's namespace until it is killed.
+type daemon struct {
+	name    string
+	logFile string
+	ended   chan struct{}
+}
+
+// startDaemon starts a program in the namespace of the engine. If this process dies, the program gets a SIGKILL.
+func (l *Lab) startDaemon(name string, args ...string) (*daemon, error) {
+	path, err := lookDaemon(name)
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{name: name, logFile: filepath.Join(l.dir, name+".log"), ended: make(chan struct{})}
+	log, err := os.Create(d.logFile)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.Command(path, args...)
+	command.Stdout, command.Stderr = log, log
+	// A terminal's Ctrl-C is for us, not for the daemon.
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		defer close(d.ended)
+		defer log.Close()
+		err := inNamespace(l.engineNS, func() error {
+			err := command.Start()
+			started <- err
+			if err == nil {
+				// Pdeathsig goes by the thread that started the program, so this one has to stay.
+				command.Wait()
+			}
+			return nil
+		})
+		if err != nil {
+			started <- err
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return d, nil
+}
+
+// lookDaemon finds a program also where the PATH of a user lacks the system's directories.
+func lookDaemon(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed: apt-get install docker.io, or run scripts/setup", name)
+}
+
+// waitForSocket returns when something accepts connections at a unix socket.
+func (d *daemon) waitForSocket(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("it did not open its socket in time"))
+	defer cancel()
+	for {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-d.ended:
+			return fmt.Errorf("%s ended at once:\n%s", d.name, lastLines(d.logFile))
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w:\n%s", d.name, context.Cause(ctx), lastLines(d.logFile))
+		}
+	}
+}
+
+func lastLines(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}
+
+// startEngine starts containerd and dockerd with everything of theirs below the lab's directory, and nothing from
+// the machine's own configuration.
+func (l *Lab) startEngine(ctx context.Context) error {
+	containerdConfig := filepath.Join(l.dir, "containerd.toml")
+	dockerdConfig := filepath.Join(l.dir, "dockerd.json")
+	containerdSocket := filepath.Join(l.dir, "containerd.sock")
+	if err := os.WriteFile(containerdConfig, []byte("disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n"), 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(dockerdConfig, []byte("{}\n"), 0o600); err != nil {
+		return err
+	}
+	containerd, err := l.startDaemon("containerd",
+		"--config", containerdConfig,
+		"--address", containerdSocket,
+		"--root", filepath.Join(l.dir, "containerd"),
+		"--state", filepath.Join(l.dir, "containerd-state"),
+	)
+	if err != nil {
+		return err
+	}
+	l.daemons = append(l.daemons, containerd)
+	if err := containerd.waitForSocket(ctx, containerdSocket); err != nil {
+		return err
+	}
+	dockerd, err := l.startDaemon("dockerd",
+		"--config-file", dockerdConfig,
+		"--containerd", containerdSocket,
+		"--host", l.DockerHost(),
+		"--data-root", filepath.Join(l.dir, "data"),
+		"--exec-root", filepath.Join(l.dir, "exec"),
+		"--pidfile", filepath.Join(l.dir, "docker.pid"),
+		"--exec-opt", "native.cgroupdriver=cgroupfs",
+		"--cgroup-parent", l.name,
+		"--dns", internet.Resolver.String(),
+		"--ipv6", "--fixed-cidr-v6", "fd65::/64",
+		"--experimental", "--ip6tables", // 20.10 masquerades IPv6 only so
+	)
+	if err != nil {
+		return err
+	}
+	l.daemons = append(l.daemons, dockerd)
+	if err := dockerd.waitForSocket(ctx, l.socket()); err != nil {
+		return err
+	}
+	// It accepts connections before it is ready, and answers then.
+	engine, err := l.Engine()
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	if _, err := engine.Ping(ctx); err != nil {
+		return fmt.Errorf("dockerd: %w:\n%s", err, lastLines(dockerd.logFile))
+	}
+	return nil
+}
+
+// Engine returns a client of the lab's engine, which the caller closes.
+func (l *Lab) Engine() (*client.Client, error) {
+	return client.NewClientWithOpts(client.WithHost(l.DockerHost()), client.WithAPIVersionNegotiation())
+}
