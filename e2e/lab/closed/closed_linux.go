@@ -61,7 +61,7 @@ func Start(ctx context.Context) (_ *Lab, err error) {
 		return nil, err
 	}
 	enter := func(f func() error) error { return inNamespace(l.internetNS, f) }
-	if l.Internet, err = internet.Start(enter); err != nil {
+	if l.Internet, err = internet.Start(l.dir, enter); err != nil {
 		return nil, err
 	}
 	if err := l.serveControl(); err != nil {
@@ -91,7 +91,7 @@ func (l *Lab) Close() error {
 		errs = append(errs, l.control.Close())
 	}
 	if l.Internet != nil {
-		errs = append(errs, l.Internet.Close())
+		l.Internet.Close()
 	}
 	errs = append(errs, l.remove())
 	for _, d := range l.daemons {

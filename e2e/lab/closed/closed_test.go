@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
 	docker "github.com/moby/docker-image-spec/specs-go/v1"
@@ -29,14 +31,15 @@ const victimVariable = "LAB_TEST_VICTIM"
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(pauseVariable) != "":
-		select {}
+		time.Sleep(time.Hour)
+		os.Exit(0)
 	case os.Getenv(victimVariable) != "":
 		if err := startVictim(); err != nil {
 			fmt.Println("failed:", err)
 			os.Exit(1)
 		}
 		fmt.Println("ready")
-		select {}
+		time.Sleep(time.Hour)
 	}
 	os.Exit(m.Run())
 }
@@ -94,6 +97,11 @@ func leftovers(t *testing.T, l *Lab) []string {
 			found = append(found, path)
 		}
 	}
+	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/" + l.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found = append(found, cgroups...)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +31,6 @@ type Internet struct {
 	zone   *zone
 	ca     *authority
 	git    *gitOrigin
-	gitDir string
 
 	servers []*http.Server
 	names   []*dns.Server
@@ -45,8 +43,8 @@ type Internet struct {
 }
 
 // Start opens every server of the plan. enter runs a function on a thread inside the internet's network namespace,
-// where the addresses must already be.
-func Start(enter func(func() error) error) (_ *Internet, err error) {
+// where the addresses must already be. The files it serves are made in dir, which the caller removes.
+func Start(dir string, enter func(func() error) error) (_ *Internet, err error) {
 	n := &Internet{enter: enter, record: newRecorder(), conns: map[net.Conn]bool{}}
 	defer func() {
 		if err != nil {
@@ -57,10 +55,7 @@ func Start(enter func(func() error) error) (_ *Internet, err error) {
 	if n.ca, err = newAuthority(); err != nil {
 		return nil, fmt.Errorf("test CA: %w", err)
 	}
-	if n.gitDir, err = os.MkdirTemp("", "sluice-lab-git-"); err != nil {
-		return nil, err
-	}
-	if n.git, err = newGitOrigin(n.gitDir); err != nil {
+	if n.git, err = newGitOrigin(dir); err != nil {
 		return nil, err
 	}
 	if err := enter(n.open); err != nil {
@@ -112,7 +107,7 @@ func (n *Internet) Control() http.Handler {
 }
 
 // Close ends every server and every connection, and waits for them.
-func (n *Internet) Close() error {
+func (n *Internet) Close() {
 	n.mu.Lock()
 	n.done = true
 	for conn := range n.conns {
@@ -129,10 +124,6 @@ func (n *Internet) Close() error {
 		c.Close()
 	}
 	n.serving.Wait()
-	if n.gitDir == "" {
-		return nil
-	}
-	return os.RemoveAll(n.gitDir)
 }
 
 // open runs in the namespace.
