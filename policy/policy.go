@@ -16,19 +16,8 @@ const (
 	Denylist              // refuse the targets, allow the rest but the floor
 )
 
-// String returns the mode as it stands in a policy file.
-func (m Mode) String() string {
-	switch m {
-	case Public:
-		return "public"
-	case Allowlist:
-		return "allowlist"
-	case Denylist:
-		return "denylist"
-	default:
-		return "no-network"
-	}
-}
+// hasTargets reports whether the mode needs targets; the others have none.
+func (m Mode) hasTargets() bool { return m == Allowlist || m == Denylist }
 
 // Kind is the form of a target's host.
 type Kind uint8
@@ -76,18 +65,6 @@ const (
 
 	PhaseCount = 3
 )
-
-// String returns the phase's name: "baseline", "run" or "evaluation".
-func (p Phase) String() string {
-	switch p {
-	case Run:
-		return "run"
-	case Evaluation:
-		return "evaluation"
-	default:
-		return "baseline"
-	}
-}
 
 // Phases holds the policy of every phase, indexed by [Phase]. Nothing is inherited between them.
 type Phases [PhaseCount]Policy
