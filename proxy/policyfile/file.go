@@ -73,7 +73,7 @@ type Options[T any] struct {
 
 // File follows one file. Its methods may be called from many goroutines.
 type File[T any] struct {
-	o Options[T]
+	o     Options[T]
 	quiet time.Duration // quietTime; tests change it
 	// round coarsens the file's times; tests use it as a file system with a coarse clock.
 	round time.Duration

@@ -631,3 +631,31 @@ func BenchmarkFresh(b *testing.B) {
 		}
 	})
 }
+
+func TestReads(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	for _, row := range []struct {
+		name, file, data string
+		want             bool
+	}{
+		{"same", "abc", "abc", true},
+		{"empty", "", "", true},
+		{"grown", "abcd", "abc", false},
+		{"shrunk", "ab", "abc", false},
+		{"changed", "abd", "abc", false},
+		{"long", long, long, true},
+		{"long-changed-at-the-end", long + "x", long + "y", false},
+		{"long-grown", long + "x", long, false},
+	} {
+		path := filepath.Join(t.TempDir(), "f")
+		write(t, path, row.file)
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if got, err := reads(file, []byte(row.data)); err != nil || got != row.want {
+			t.Errorf("%s: got %v %v", row.name, got, err)
+		}
+	}
+}

@@ -21,15 +21,15 @@ func inOwnMounts(t *testing.T, f func()) {
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
-		if err == nil {
-			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		var err error
+		defer func() { done <- err }() // also when f ends by t.Fatal
+		runtime.LockOSThread()         // never unlocked: the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+			return
 		}
-		if err == nil {
+		if err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err == nil {
 			f()
 		}
-		done <- err
 	}()
 	if err := <-done; err != nil {
 		t.Fatal(err)
