@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -27,6 +28,9 @@ const Tag = "client:test"
 const packages = "curl,git,ca-certificates,bind9-dnsutils,openssl,netcat-openbsd,python3,python3-pip,iputils-ping," +
 	"iproute2,openssh-client"
 
+//go:embed tunnel.py
+var tunnel []byte
+
 // unneeded is left out of the image. /dev, /proc and /sys are the engine's to fill.
 var unneeded = []string{
 	"./dev/*", "./proc/*", "./sys/*", "./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*",
@@ -46,13 +50,18 @@ func Image(ctx context.Context, ca []byte) (images.Image, error) {
 	if err != nil {
 		return images.Image{}, err
 	}
-	trust, err := images.NewLayer(images.File{Path: "/etc/ssl/certs/ca-certificates.crt", Mode: 0o644, Body: ca})
+	ours, err := images.NewLayer(
+		images.File{Path: "/etc/ssl/certs/ca-certificates.crt", Mode: 0o644, Body: ca},
+		images.File{Path: "/usr/local/bin/tunnel", Mode: 0o755, Body: tunnel},
+		// With this name AgentCompass's own proxy runs in the image too, which shows what the sidecar replaces.
+		images.File{Path: "/usr/local/bin/python", Link: "/usr/bin/python3"},
+	)
 	if err != nil {
 		return images.Image{}, err
 	}
 	return images.Image{
 		Tag:    Tag,
-		Layers: []images.Layer{debian, trust},
+		Layers: []images.Layer{debian, ours},
 		Config: docker.DockerOCIImageConfig{ImageConfig: oci.ImageConfig{
 			Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 			Cmd: []string{"sleep", "infinity"},

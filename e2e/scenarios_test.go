@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sluice/e2e/lab/internet"
+)
+
+func TestScenarios(t *testing.T) {
+	if !*runDocker {
+		t.Skip("needs root and Docker: go test ./e2e -run-docker")
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata",
+		RequireUniqueNames: true,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"task":         cmdTask,
+			"tunnel":       cmdTunnel,
+			"internet-saw": cmdInternetSaw,
+			"wait-for":     cmdWaitFor,
+		},
+		Setup: func(env *testscript.Env) error {
+			s := newScript()
+			env.Values[scriptKey{}] = s
+			env.Setenv("DOCKER_HOST", lab.DockerHost())
+			env.Setenv("SLUICE_IMAGE", *proxyImage)
+			env.Setenv("INTERNET_DNS", internet.Resolver.String())
+			env.Setenv("T", s.prefix)
+			env.Defer(func() { s.cleanUp(t) })
+			return nil
+		},
+	})
+}
+
+// cleanUp removes what a script has not removed itself, because it failed or because it need not.
+func (s *script) cleanUp(t *testing.T) {
+	if s.task != nil {
+		if err := s.task.Close(); err != nil {
+			t.Errorf("close the task: %v", err)
+		}
+	}
+	for _, what := range []struct{ list, remove string }{
+		{"ps --all --quiet --filter name=" + s.prefix, "rm --force --volumes"},
+		{"network ls --quiet --filter name=" + s.prefix, "network rm"},
+	} {
+		found, err := docker(strings.Fields(what.list)...)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if ids := strings.Fields(found); len(ids) > 0 {
+			if _, err := docker(append(strings.Fields(what.remove), ids...)...); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// docker runs the Docker command line on the lab's engine.
+func docker(args ...string) (string, error) {
+	command := exec.Command("docker", args...)
+	command.Env = append(command.Environ(), "DOCKER_HOST="+lab.DockerHost())
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
