@@ -1,96 +1,114 @@
 package dns
 
 import (
-	"context"
 	"log/slog"
-	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"sluice/matcher"
 	"sluice/policy"
+	"sluice/proxy/upstream"
 )
-
-// Ruleset is what the filter asks of the rules in force; *matcher.Ruleset is one.
-type Ruleset interface{}
 
 // Rules are what is in force.
 type Rules struct {
 	// Ruleset judges; nil refuses every name.
-	Ruleset Ruleset
+	Ruleset *matcher.Ruleset
 	Options policy.Options
 	// Generation grows with every switch.
 	Generation uint64
 }
-
-// Proto is how a query came.
-type Proto uint8
-
-const (
-	UDP Proto = iota
-	TCP
-)
-
-// String returns "udp" or "tcp".
-func (p Proto) String() string {
-	if p == TCP {
-		return "tcp"
-	}
-	return "udp"
-}
-
-// An Event tells of one query that was answered (or could not be).
-type Event struct {
-	Decision   matcher.Decision
-	Generation uint64 // of the rules that decided
-	Type       uint16 // of the question
-	Rcode      uint8  // of the answer, extended codes cut to their low 8 bits
-	Proto      Proto
-	Client     netip.AddrPort
-	Latency    time.Duration
-	name       []byte
-}
-
-// Name returns the name that was asked for, in lower case without trailing dot. It allocates.
-func (e *Event) Name() string { return string(e.name) }
 
 // Options of a [Server]. All are read once.
 type Options struct {
 	// Rules returns what is in force now. It is called for every query and again for every answer, from several
 	// goroutines, and must be cheap.
 	Rules func() Rules
-	// Upstreams are the name servers, tried in this order.
+	// Upstreams are the name servers, tried in this order. Without one every allowed query gets SERVFAIL.
 	Upstreams []netip.AddrPort
 	// Hosts, if set, answers A and AAAA for local names (siblings, extra hosts) that the policy allows. It is given
-	// the name in lower case without trailing dot; no addresses means that it does not know the name.
-	Hosts func(name string) []netip.Addr
-	// Observe, if set, is called once for every query, from several goroutines. The event is valid during the call
-	// only. It must be cheap.
+	// the name in lower case without trailing dot, which it must not keep; no addresses means that it does not know
+	// the name. It is called for every allowed query and must not block.
+	Hosts func(name []byte) []netip.Addr
+	// Observe, if set, is called once for every query that gets an answer, from several goroutines. It must be
+	// cheap, and not keep the event.
 	Observe func(*Event)
+	// MaxOutstanding bounds the queries that wait for an upstream; 0 is [upstream.DefaultOutstanding]. One more gets
+	// SERVFAIL at once.
+	MaxOutstanding int
+	// MaxTCP and MaxTCPPerClient bound the open TCP connections in all and of one client's address; 0 is 512 and
+	// 128. When one more comes, the one that has been idle the longest is closed.
+	MaxTCP, MaxTCPPerClient int
+	// IdleTCP is how long a TCP connection may be without a whole query; 0 is 10 s.
+	IdleTCP time.Duration
 	// Logger takes rare notes on the state of upstreams; nil discards them.
 	Logger *slog.Logger
 }
 
 // A Server filters DNS for one session. It is safe for concurrent use.
 type Server struct {
-	opts Options
+	opts     Options
+	upstream *upstream.Client
+	cache    *cache
+	names    names
+	tcp      tcpConns
+	start    time.Time
+	now      func() time.Duration // since start
+
+	// switching is held for reading while queries are judged, sent on or answered, so that Flush can wait until
+	// nothing is under way that was judged by former rules.
+	switching sync.RWMutex
 }
 
 // New makes a server. It opens no socket before the first query is sent on.
-func New(o Options) *Server { return &Server{opts: o} }
+func New(o Options) *Server {
+	if o.MaxTCP <= 0 {
+		o.MaxTCP = 512
+	}
+	if o.MaxTCPPerClient <= 0 {
+		o.MaxTCPPerClient = 128
+	}
+	if o.IdleTCP <= 0 {
+		o.IdleTCP = 10 * time.Second
+	}
+	s := &Server{opts: o, cache: newCache(), start: time.Now()}
+	s.now = func() time.Duration { return time.Since(s.start) }
+	s.upstream = upstream.New(upstream.Options{
+		Servers:        o.Upstreams,
+		MaxOutstanding: o.MaxOutstanding,
+		NewSink:        func() upstream.Sink { return &sink{s: s} },
+		Again:          func(q *upstream.Query) bool { return s.stillAllowed(q.Owner.(*query)) },
+		Gate:           s.switching.RLocker(),
+		Logger:         o.Logger,
+	})
+	return s
+}
 
-// ServeUDP answers queries that come in on conn until ctx is done. It does not close conn.
-func (s *Server) ServeUDP(ctx context.Context, conn *net.UDPConn) error { <-ctx.Done(); return nil }
+// Flush is to be called when the rules have changed, by whoever changed them. When it returns, no query leaves any
+// more that the new rules refuse, no answer that was judged by the former ones, and nothing of the cache is left;
+// queries under way that are refused now have their refusal. TCP connections stay open, as every query on them is
+// judged anew, but for no-network, where they are closed.
+func (s *Server) Flush() {
+	s.switching.Lock()
+	s.cache.flush()
+	s.switching.Unlock()
+	s.upstream.Cancel(func(q *upstream.Query) bool { return !s.stillAllowed(q.Owner.(*query)) })
+	if rules := s.opts.Rules(); rules.Ruleset == nil || rules.Ruleset.Mode() == policy.NoNetwork {
+		s.tcp.closeAll()
+	}
+}
 
-// ServeTCP answers queries on connections accepted from l until ctx is done. It does not close l.
-func (s *Server) ServeTCP(ctx context.Context, l *net.TCPListener) error { <-ctx.Done(); return nil }
+// Close answers what is under way with SERVFAIL and returns when everything that the server started has ended. The
+// Serve methods are ended by their contexts.
+func (s *Server) Close() { s.upstream.Close() }
 
-// ServeConn answers queries on one accepted connection, for callers that accept themselves, and closes it.
-func (s *Server) ServeConn(ctx context.Context, conn *net.TCPConn) { conn.Close() }
-
-// Flush is to be called when the rules have changed: it drops the cache. Queries under way are judged by the new
-// rules before they are answered.
-func (s *Server) Flush() {}
-
-// Close ends what is under way and returns when everything that the server started has ended.
-func (s *Server) Close() {}
+// stillAllowed reports whether the rules in force let q be sent on.
+func (s *Server) stillAllowed(q *query) bool {
+	rules := s.opts.Rules()
+	if rules.Generation == q.generation {
+		return true
+	}
+	_, what := decide(&rules, q)
+	return what == forward
+}

@@ -1,11 +1,19 @@
 package forward
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"net/http"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
+
+	"github.com/elazarl/goproxy"
 
 	"sluice/proxy/refusal"
 )
@@ -109,22 +117,99 @@ type Options struct {
 
 // Server serves client connections. Its methods may be called by any number of goroutines.
 type Server struct {
-	options Options
+	options   Options
+	http      http.Server
+	engine    *goproxy.ProxyHttpServer
+	transport *http.Transport
+	conns     *handover
+
+	mu     sync.Mutex // guards what follows
+	ended  bool
+	open   map[net.Conn]struct{}
+	served sync.WaitGroup // one for each of open
 }
 
 // New returns a server that serves while [Server.Run] does.
 func New(o Options) *Server {
-	return &Server{options: o}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.HeaderLimit = cmp.Or(o.HeaderLimit, 64<<10)
+	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 30*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 5*time.Minute)
+	t := newTransport()
+	s := &Server{options: o, engine: newEngine(t), transport: t, conns: newHandover(), open: make(map[net.Conn]struct{})}
+	s.http = http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Context().Value(clientKey{}).(*client).serveHTTP(w, r)
+		}),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, clientKey{}, c.(*guard).client)
+		},
+		DisableGeneralOptionsHandler: true,
+		// The guard keeps the limit; what it makes of a head may be a little longer.
+		MaxHeaderBytes: o.HeaderLimit + len(substitute),
+		Protocols:      t.Protocols,
+		ErrorLog:       slog.NewLogLogger(o.Logger.Handler(), slog.LevelWarn),
+	}
+	return s
 }
 
 // ServeConn serves the requests that come on conn until it ends, and closes it. It waits for Run, if that has not
 // been called yet.
 func (s *Server) ServeConn(conn net.Conn, c Conn) {
-	_ = conn.Close()
+	defer conn.Close()
+	if !s.enter(conn) {
+		return
+	}
+	defer s.leave(conn)
+	g := newGuard(conn, s.options)
+	g.client = &client{Conn: c, server: s, guard: g}
+	if s.conns.give(g) {
+		<-g.closed
+		g.client.end()
+	}
 }
 
-// Run serves until ctx is done; then it closes all connections and returns nil when every ServeConn has returned.
+// Run serves until ctx is done; then it closes all connections and returns nil when every ServeConn has returned. It
+// is called once.
 func (s *Server) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	defer context.AfterFunc(ctx, s.end)()
+	err := s.http.Serve(s.conns)
+	s.end()
+	s.served.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("serving HTTP: %w", err)
+}
+
+func (s *Server) enter(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.open[c] = struct{}{}
+	s.served.Add(1)
+	return true
+}
+
+func (s *Server) leave(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+	s.served.Done()
+}
+
+// end closes the clients' connections, which ends everything else.
+func (s *Server) end() {
+	s.mu.Lock()
+	s.ended = true
+	open := slices.Collect(maps.Keys(s.open))
+	s.mu.Unlock()
+	_ = s.conns.Close()
+	for _, c := range open {
+		_ = c.Close()
+	}
 }

@@ -155,6 +155,22 @@ func (l *Loop) Detach(t Token, fd int) {
 	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil) // fails only if it is not there
 }
 
+// Rebind gives the events of a registration to another handler from now on.
+func (l *Loop) Rebind(t Token, h Handler, tag uint8) {
+	if l.valid(t) {
+		l.slots[t.index].handler, l.slots[t.index].tag = h, tag
+	}
+}
+
+// Each calls f for every registered handler, once a descriptor. For the end, when Run has returned.
+func (l *Loop) Each(f func(Handler)) {
+	for i := range l.slots {
+		if h := l.slots[i].handler; h != nil {
+			f(h)
+		}
+	}
+}
+
 func (l *Loop) valid(t Token) bool {
 	return t.index != 0 && l.slots[t.index].generation == t.generation
 }
@@ -199,7 +215,7 @@ func (l *Loop) Do(ctx context.Context, f func()) error {
 }
 
 func (l *Loop) wake() {
-	one := [8]byte{1} // little-endian or big, it is not zero
+	one := [8]byte{1}                   // little-endian or big, it is not zero
 	_, _ = unix.Write(l.wakeFD, one[:]) // EAGAIN: it is awake already
 }
 

@@ -3,6 +3,8 @@
 package refusal
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -70,17 +72,33 @@ func (r *Refusal) AppendResponse(b []byte) []byte {
 
 // Respond writes the response to w. The connection stays open unless w's header says Connection: close.
 func (r *Refusal) Respond(w http.ResponseWriter) {
-	status, body, h := r.status(), r.appendBody(nil), w.Header()
+	body := r.fields(w.Header())
+	w.WriteHeader(r.status())
+	_, _ = w.Write(body) // a client that is gone needs no answer
+}
+
+// Response returns the response to a request that was made with [http.RoundTripper].
+func (r *Refusal) Response(request *http.Request) *http.Response {
+	header := make(http.Header)
+	body := r.fields(header)
+	return &http.Response{
+		StatusCode: r.status(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header,
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: request,
+	}
+}
+
+// fields sets the header fields, and returns the body.
+func (r *Refusal) fields(h http.Header) (body []byte) {
+	body = r.appendBody(nil)
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Proxy-Status", string(r.appendProxyStatus(nil)))
 	h.Set("Sluice-Decision", string(appendVisible(nil, r.Decision)))
-	if status == http.StatusProxyAuthRequired {
+	if r.status() == http.StatusProxyAuthRequired {
 		h.Set("Proxy-Authenticate", string(r.appendChallenge(nil)))
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that is gone needs no answer
+	return body
 }
 
 func (r *Refusal) status() int {

@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/matcher"
+	"sluice/proxy/poll"
+)
+
+// acceptor takes connections from one listening socket and spreads them over the workers.
+type acceptor struct {
+	worker  *worker
+	session *Session
+	fd      int
+	token   poll.Token
+	spare   int // a descriptor to give up when there are no more, so that a client can be told
+}
+
+// acceptTurn bounds how many clients are taken before those that are there have their turn.
+const acceptTurn = 64
+
+// listen serves what comes in on fd, a non-blocking listening TCP socket, which it takes over.
+func (s *Session) listen(fd int) error {
+	w := s.server.workers[s.server.nextWorker()]
+	var failed error
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	err := w.Do(s.server.context, func() {
+		a := &acceptor{worker: w, session: s, fd: fd, spare: openSpare()}
+		if a.token, failed = w.Add(fd, a, 0, poll.Readable|unix.EPOLLET); failed != nil {
+			unix.Close(fd)
+			unix.Close(a.spare)
+			return
+		}
+		s.acceptors = append(s.acceptors, a)
+	})
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	return failed
+}
+
+// ServeTCP serves HTTP proxy clients that connect to l, which it takes over, until the session ends.
+func (s *Session) ServeTCP(l *net.TCPListener) error {
+	defer l.Close()
+	fd, err := duplicate(l)
+	if err != nil {
+		return fmt.Errorf("taking over the listener on %s: %w", l.Addr(), err)
+	}
+	if err := prepareListener(fd); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("setting up the listener on %s: %w", l.Addr(), err)
+	}
+	s.server.addOwn(l.Addr())
+	return s.listen(fd)
+}
+
+// prepareListener sets what accepted sockets inherit (tcp(7)), which spares these calls for each of them.
+func prepareListener(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return err
+	}
+	return probeIdle(fd)
+}
+
+func openSpare() int {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// Ready implements [poll.Handler].
+func (a *acceptor) Ready(uint8, uint32) {
+	for range acceptTurn {
+		fd, err := acceptSocket(a.fd)
+		switch err {
+		case nil:
+		case unix.EAGAIN:
+			return
+		case unix.EMFILE, unix.ENFILE:
+			if !a.turnAway() {
+				return // no descriptor came free; the next connection is the next event
+			}
+			continue
+		default:
+			return // the socket is gone
+		}
+		s := a.session
+		if s.server.connections.Load() >= s.server.config.MaxConnections {
+			a.busy(fd)
+			continue
+		}
+		if w := s.server.workers[s.server.nextWorker()]; w == a.worker {
+			w.serve(fd, s)
+		} else if !w.Post(func() { w.serve(fd, s) }) {
+			unix.Close(fd)
+		}
+	}
+	a.worker.Again(a.token)
+}
+
+// turnAway answers a client although there is no descriptor for it, by giving up the spare one for the moment.
+func (a *acceptor) turnAway() bool {
+	if a.spare < 0 {
+		return false
+	}
+	unix.Close(a.spare)
+	fd, err := acceptSocket(a.fd)
+	if err == nil {
+		a.busy(fd)
+	}
+	a.spare = openSpare()
+	return err == nil
+}
+
+// busy tells a client that there is no room, and closes.
+func (a *acceptor) busy(fd int) {
+	s := a.session
+	refusal := s.refusal(statusBusy, reasonCapacity, endpoint{}, texts[reasonCapacity])
+	s.report(&report{rules: s.rules(), protocol: protocolConnect, outcome: failed, reason: reasonCapacity,
+		rule: matcher.NoRule, decision: refusal.Decision, began: a.worker.Now(), now: a.worker.Now()})
+	_, _ = writeSocket(fd, refusal.AppendResponse(nil))
+	_ = unix.Shutdown(fd, unix.SHUT_WR)
+	// Reading what is there keeps closing from being a reset that takes the answer away.
+	_, _ = readSocket(fd, a.worker.scratch)
+	unix.Close(fd)
+}
+
+func (a *acceptor) close() {
+	a.worker.Remove(a.token)
+	unix.Close(a.fd)
+	if a.spare >= 0 {
+		unix.Close(a.spare)
+	}
+}

@@ -1,0 +1,147 @@
+package proxy
+
+import (
+	"net/netip"
+
+	"sluice/matcher"
+	"sluice/policy"
+)
+
+// rules are what a session judges by, from one switch to the next. They are immutable.
+type rules struct {
+	set        *matcher.Ruleset
+	policy     policy.Policy
+	phase      policy.Phase
+	generation uint64
+	digest     policy.Digest
+	blocked    matcher.Reason // if set, everything is refused, and why
+	denied     *deniedHosts   // addresses of denied hosts; nil outside denylist
+
+	sent, received *counter // bytes of flows judged by these rules
+}
+
+// subject is an open or half-open connection as far as a judgement needs it.
+type subject struct {
+	target  endpoint
+	chain   []string   // CNAME names behind the target
+	address netip.Addr // dialled, or to be dialled
+	shown   string     // a name that the client showed inside (SNI, Host), if it is another one
+	opaque  bool       // what the client says inside could not be judged by name
+}
+
+var refusedOwn = matcher.Decision{Verdict: matcher.Refuse, Reason: matcher.OwnAddress, Rule: matcher.NoRule}
+
+// target judges what a client asks for before anything is looked up.
+func (r *rules) target(e endpoint) matcher.Decision {
+	if r.blocked != "" {
+		return matcher.Decision{Verdict: matcher.Refuse, Reason: r.blocked, Rule: matcher.NoRule}
+	}
+	if !e.addr.IsValid() {
+		return r.set.Name(e.host, e.port)
+	}
+	d := r.set.Addr(e.addr, e.port)
+	if d.Verdict != matcher.Allow {
+		return d
+	}
+	return r.denied.refine(d, e.addr, e.port)
+}
+
+// address judges one address behind a target whose own decision is d; chain is how the look-up got there.
+func (r *rules) address(d matcher.Decision, e endpoint, chain []string, a netip.Addr) matcher.Decision {
+	if e.addr.IsValid() {
+		return d // it was judged as the target itself
+	}
+	if r.policy.Mode == policy.Denylist {
+		for _, name := range chain { // an alias of a denied name is denied
+			if alias := r.set.Name(name, e.port); alias.Verdict == matcher.Refuse && alias.Reason == matcher.NameRule {
+				return alias
+			}
+		}
+	}
+	return r.set.Resolved(d, a, e.port)
+}
+
+// addresses returns those of found that may be dialled for a target whose own decision is d, in their order, and
+// the decision for the first of them; or none, and why the last one is refused.
+func (r *rules) addresses(d matcher.Decision, e endpoint, chain []string, found []netip.Addr) ([]netip.Addr, matcher.Decision) {
+	var allowed []netip.Addr
+	decision := matcher.Decision{Verdict: matcher.Refuse, Reason: reasonNoAddress, Rule: matcher.NoRule}
+	for _, a := range found {
+		switch one := r.address(d, e, chain, a); {
+		case one.Verdict != matcher.Allow:
+			if len(allowed) == 0 {
+				decision = one
+			}
+		default:
+			if len(allowed) == 0 {
+				decision = one
+			}
+			allowed = append(allowed, a)
+		}
+	}
+	return allowed, decision
+}
+
+// needsName reports whether a flow allowed by d stands or falls with the name that the client shows inside it.
+func (r *rules) needsName(d matcher.Decision) bool {
+	switch r.policy.Mode {
+	case policy.Allowlist:
+		return d.Reason == matcher.NameRule
+	case policy.Denylist:
+		return r.set.HasNameRules()
+	default:
+		return false
+	}
+}
+
+// inner judges a name that the client shows inside a flow to another name or to an address (design 3.11). found are
+// the addresses of that name, if they are known.
+//
+// In an allowlist the shown name must itself be allowed on the port and stand for the very address that was dialled:
+// else an allowed name on a shared address would open its neighbours.
+func (r *rules) inner(s subject, d matcher.Decision, shown string, found []netip.Addr, known bool) (_ matcher.Decision, lookUp bool) {
+	if shown == "" || shown == s.target.host || !r.needsName(d) {
+		return d, false
+	}
+	e := endpoint{host: shown, port: s.target.port}
+	name := r.set.Name(shown, e.port)
+	if name.Verdict == matcher.Refuse {
+		if name.Reason != matcher.NameRule {
+			name.Reason = reasonOtherName
+		}
+		return name, false
+	}
+	if r.policy.Mode == policy.Denylist {
+		return name, false
+	}
+	if !known {
+		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonOtherName, Rule: matcher.NoRule}, true
+	}
+	for _, a := range found {
+		if a == s.address {
+			return r.set.Resolved(name, a, e.port), false
+		}
+	}
+	return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonOtherAddress, Rule: name.Rule}, false
+}
+
+// flow judges an open flow again, from what is remembered of it.
+func (s *Session) flow(r *rules, f subject) matcher.Decision {
+	d := r.target(f.target)
+	if d.Verdict == matcher.Refuse {
+		return d
+	}
+	if s.server.isOwn(f.address, f.target.port) {
+		return refusedOwn
+	}
+	if d = r.address(d, f.target, f.chain, f.address); d.Verdict != matcher.Allow {
+		d.Verdict = matcher.Refuse
+		return d
+	}
+	if f.opaque && r.needsName(d) {
+		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonOpaque, Rule: matcher.NoRule}
+	}
+	answer, known := s.server.resolver.Cached(f.shown)
+	d, _ = r.inner(f, d, f.shown, answer.Addrs, known)
+	return d
+}

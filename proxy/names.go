@@ -1,0 +1,67 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"sluice/matcher"
+	"sluice/proxy/audit"
+	"sluice/proxy/dns"
+	"sluice/proxy/refusal"
+)
+
+// ServeDNS filters DNS on a UDP socket and a TCP listener, which it takes over, until the session ends. Either may be
+// nil.
+func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	if s.dns == nil {
+		s.dns = dns.New(dns.Options{
+			Rules: func() dns.Rules {
+				r := s.rules()
+				return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
+			},
+			Upstreams: s.server.config.Upstreams, Hosts: s.server.config.Hosts, Observe: s.observe, Logger: s.server.log,
+		})
+		s.closing = append(s.closing, s.dns.Close)
+	}
+	ctx, cancel := context.WithCancel(s.server.context)
+	s.closing = append(s.closing, cancel)
+	serve := func(c interface{ Close() error }, serve func() error) {
+		s.server.running.Go(func() {
+			defer c.Close()
+			if err := serve(); err != nil && ctx.Err() == nil {
+				s.server.log.Error("the DNS filter has stopped: restart the proxy", "session", s.label(), "error", err)
+			}
+		})
+	}
+	if udp != nil {
+		s.server.addOwn(udp.LocalAddr())
+		serve(udp, func() error { return s.dns.ServeUDP(ctx, udp) })
+	}
+	if tcp != nil {
+		s.server.addOwn(tcp.Addr())
+		serve(tcp, func() error { return s.dns.ServeTCP(ctx, tcp) })
+	}
+}
+
+// observe counts a query, and records it if it was refused.
+func (s *Session) observe(e *dns.Event) {
+	r := s.rules()
+	o := allowed
+	if e.Decision.Verdict == matcher.Refuse {
+		o = refused
+	}
+	s.tally.queries.at(queryKey{r.phase, o, e.Decision.Reason}).Add(1)
+	if o == allowed || s.server.config.Audit == nil {
+		return
+	}
+	now := time.Now()
+	s.server.config.Audit.Write(&audit.Record{
+		Time: now, Container: s.container, ContainerID: s.containerID, Phase: r.phase.String(), Generation: e.Generation,
+		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(e.Decision.Reason),
+		Rule: r.ruleText(e.Decision.Rule), Decision: refusal.NewDecisionID(),
+		Ms: float64(e.Latency) / float64(time.Millisecond),
+	})
+}

@@ -1,0 +1,153 @@
+package proxy
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/matcher"
+	"sluice/proxy/audit"
+	"sluice/proxy/refusal"
+)
+
+const (
+	statusBad       = http.StatusBadRequest
+	statusForbidden = http.StatusForbidden
+	statusAuth      = http.StatusProxyAuthRequired
+	statusSlow      = http.StatusRequestTimeout
+	statusGateway   = http.StatusBadGateway
+	statusBusy      = http.StatusServiceUnavailable
+	statusTimeout   = http.StatusGatewayTimeout
+)
+
+// refuse answers the client that it may not, and why.
+func (c *conn) refuse(status int, reason matcher.Reason) { c.answer(status, refused, reason) }
+
+// fail answers the client that what it may do could not be done.
+func (c *conn) fail(status int, reason matcher.Reason) { c.answer(status, failed, reason) }
+
+func (c *conn) answer(status int, o outcome, reason matcher.Reason) {
+	c.timer.Stop()
+	c.stopDialling()
+	if c.rules == nil {
+		c.rules = c.session.rules()
+	}
+	text := c.rules.explain(c.decision, reason, c.target)
+	r := c.session.refusal(status, reason, c.target, text)
+	c.account(o, reason, r.Decision)
+	c.client.held = r.AppendResponse(c.worker.buffer()) // sent to the client itself, by flushRefusal
+	c.client.off = 0
+	c.client.writable = true
+	c.state = refusing
+	c.worker.lingers.Start(&c.timer, c)
+	c.flushRefusal()
+}
+
+// refuseTunnel ends an open tunnel for what the client showed in it. There is no way to tell it why but the audit.
+func (c *conn) refuseTunnel(reason matcher.Reason) {
+	c.account(refused, reason, refusal.NewDecisionID())
+	c.abort()
+}
+
+// flushRefusal writes the answer, ends the stream behind it and waits for the client to read it.
+func (c *conn) flushRefusal() {
+	if _, err := c.client.flush(&c.client); err != nil {
+		c.close()
+		return
+	}
+	if c.client.holds() {
+		return
+	}
+	c.linger()
+}
+
+// linger waits for the client to close, throwing away what it still sends: closing with unread bytes would be a reset
+// that overtakes the answer.
+func (c *conn) linger() {
+	c.state = lingering
+	if c.up.fd >= 0 {
+		c.up.drop(c.worker)
+		c.worker.Remove(c.up.token)
+		unix.Close(c.up.fd)
+		c.up = side{fd: -1}
+	}
+	c.unlist()
+	_ = unix.Shutdown(c.client.fd, unix.SHUT_WR)
+	c.worker.lingers.Start(&c.timer, c)
+	c.drain()
+}
+
+// drain reads and forgets until the client closes.
+func (c *conn) drain() {
+	for range 16 { // a client that floods is closed by the timer
+		n, err := readSocket(c.client.fd, c.worker.scratch)
+		if err == unix.EAGAIN {
+			return
+		}
+		if err != nil || n == 0 {
+			c.close()
+			return
+		}
+	}
+	c.worker.Again(c.client.token)
+}
+
+// refusal makes the answer to a client, with a fresh decision id.
+func (s *Session) refusal(status int, reason matcher.Reason, e endpoint, text string) *refusal.Refusal {
+	r := &refusal.Refusal{Status: status, Reason: reason, Decision: refusal.NewDecisionID(), Text: text}
+	if e.host != "" {
+		r.Target = e.String()
+	}
+	r.Kind = kinds[reason]
+	s.server.config.Personality.shape(r)
+	return r
+}
+
+// account counts what became of the connection and writes its audit record.
+func (c *conn) account(o outcome, reason matcher.Reason, decision string) {
+	if c.protocol == "" {
+		c.protocol = protocolConnect
+	}
+	c.session.report(&report{
+		rules: c.rules, protocol: c.protocol, target: c.target, address: c.address, outcome: o, reason: reason,
+		rule: c.decision.Rule, decision: decision, in: c.bytesIn, out: c.bytesOut, began: c.opened, now: c.worker.Now(),
+	})
+}
+
+// report is one audit record to be.
+type report struct {
+	rules      *rules
+	protocol   protocol
+	target     endpoint
+	address    netip.Addr
+	outcome    outcome
+	reason     matcher.Reason
+	rule       matcher.RuleID
+	decision   string
+	in, out    uint64
+	began, now time.Time
+}
+
+// report counts r and writes it to the audit.
+func (s *Session) report(r *report) {
+	if s.hidden {
+		return
+	}
+	s.tally.connections.at(connectionKey{r.rules.phase, r.protocol, r.outcome, r.reason}).Add(1)
+	if r.outcome == cutOff {
+		s.tally.cut.Add(1)
+	}
+	if s.server.config.Audit == nil {
+		return
+	}
+	record := audit.Record{
+		Time: r.now, Container: s.container, ContainerID: s.containerID, Phase: r.rules.phase.String(),
+		Generation: r.rules.generation, Protocol: string(r.protocol), Target: r.target.host, Port: r.target.port,
+		Verdict: string(r.outcome), Reason: string(r.reason), Rule: r.rules.ruleText(r.rule), Decision: r.decision,
+		BytesIn: r.in, BytesOut: r.out, Ms: float64(r.now.Sub(r.began)) / float64(time.Millisecond),
+	}
+	record.Address = r.address
+	s.server.config.Audit.Write(&record)
+}

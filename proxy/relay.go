@@ -1,0 +1,215 @@
+package proxy
+
+import (
+	"golang.org/x/sys/unix"
+
+	"sluice/proxy/poll"
+)
+
+// side is one of the two sockets of a tunnel, with what was read from it and not yet passed on to the other.
+type side struct {
+	fd    int
+	token poll.Token
+	// readable and writable hold from an event until a call finds otherwise: events come once (edge-triggered).
+	readable, writable bool
+	shut               bool // the peer has sent its end of stream: a short read may not be the last one
+	ended              bool // the end of stream was read
+	passed             bool // and passed on to the other side
+	hot                bool // the last read was full, so the next bytes are worth a splice
+
+	held []byte // bytes read from here, in a pooled buffer, from off on
+	off  int
+	pipe *pipe // bytes read from here, in a pipe; nil when empty
+}
+
+// hotBytes is what a turn must bring to keep using a pipe; less is cheaper to copy.
+const hotBytes = 32 << 10
+
+// turnBytes bounds what one direction moves before other connections of the worker have their turn.
+const turnBytes = 1 << 20
+
+// note takes an event's flags over.
+func (s *side) note(events uint32) {
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		s.readable = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		s.writable = true
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		s.shut = true
+	}
+}
+
+// relay moves what can be moved both ways, and closes the tunnel when both directions have ended.
+func (c *conn) relay() {
+	again, ok := c.pump(&c.client, &c.up, c.rules.sent)
+	if !ok {
+		return
+	}
+	more, ok := c.pump(&c.up, &c.client, c.rules.received)
+	if !ok {
+		return
+	}
+	if c.client.passed && c.up.passed {
+		if c.account(allowed, c.decision.Reason, ""); c.cutShort {
+			c.linger() // unread bytes of the client would make closing a reset, and take the answer with it
+		} else {
+			c.close()
+		}
+		return
+	}
+	if again || more {
+		c.worker.Again(c.client.token)
+	}
+}
+
+// pump moves bytes from src to dst until nothing can be moved or the turn is over (again). It reports false if the
+// tunnel broke and is closed.
+//
+// Bytes go through the worker's scratch buffer while little comes, through a pipe once a read was full. Neither is
+// kept when src is quiet: an idle tunnel holds its two sockets only.
+func (c *conn) pump(src, dst *side, counted *counter) (again, ok bool) {
+	var moved int
+	defer func() {
+		if moved > 0 {
+			counted.Add(uint64(moved))
+			if src == &c.client {
+				c.bytesOut += uint64(moved)
+			} else {
+				c.bytesIn += uint64(moved)
+			}
+		}
+	}()
+	w := c.worker
+	for {
+		n, err := src.flush(dst)
+		moved += n
+		if err != nil {
+			return false, c.unsent(src, err)
+		}
+		if src.holds() {
+			return false, true
+		}
+		src.rest(w)
+		if src.ended {
+			if !src.passed {
+				src.passed = true
+				if !dst.passed { // else both are done and closing says it
+					_ = unix.Shutdown(dst.fd, unix.SHUT_WR)
+				}
+			}
+			return false, true
+		}
+		if !src.readable {
+			return false, true
+		}
+		if moved >= turnBytes {
+			return true, true
+		}
+		if src.hot {
+			if src.pipe = w.pipes.take(); src.pipe == nil {
+				src.hot = false
+			}
+		}
+		if src.pipe != nil {
+			n, err = src.pipe.fill(src.fd)
+		} else {
+			n, err = readSocket(src.fd, w.scratch)
+		}
+		switch {
+		case err == unix.EAGAIN:
+			src.readable = false
+			src.hot = src.hot && moved >= hotBytes
+			continue
+		case err != nil:
+			c.broken(err)
+			return false, false
+		case n == 0:
+			src.ended = true
+			continue
+		case src.pipe != nil:
+			continue
+		case n == len(w.scratch):
+			src.hot = true
+		case !src.shut:
+			// A short read means that the socket is empty; what comes later is a new event (epoll(7)).
+			src.readable = false
+		}
+		sent, err := 0, error(nil)
+		if dst.writable {
+			sent, err = writeSocket(dst.fd, w.scratch[:n])
+		}
+		if err == unix.EAGAIN {
+			err = nil
+		}
+		if err != nil {
+			return false, c.unsent(src, err)
+		}
+		moved += sent
+		if sent < n {
+			dst.writable = false
+			src.held = append(w.buffer(), w.scratch[sent:n]...)
+		}
+	}
+}
+
+// unsent handles a failed write of what src sent, and reports whether the tunnel goes on. An upstream that stopped
+// reading may have answered before it did (an early refusal of an upload): the client still gets that.
+func (c *conn) unsent(src *side, err error) bool {
+	if src != &c.client || c.up.ended {
+		c.broken(err)
+		return false
+	}
+	src.drop(c.worker)
+	src.ended, src.passed, c.cutShort = true, true, true
+	c.up.readable = true
+	return true
+}
+
+// holds reports whether bytes of src wait to be passed on.
+func (s *side) holds() bool { return s.off < len(s.held) || s.pipe != nil && s.pipe.held > 0 }
+
+// flush passes on what s holds, as far as dst takes it.
+func (s *side) flush(dst *side) (moved int, err error) {
+	for dst.writable && s.holds() {
+		var n int
+		if s.off < len(s.held) {
+			n, err = writeSocket(dst.fd, s.held[s.off:])
+			s.off += n
+		} else {
+			n, err = s.pipe.drain(dst.fd)
+		}
+		moved += n
+		if err == unix.EAGAIN {
+			dst.writable, err = false, nil
+		} else if err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+// rest gives back an empty buffer and pipe.
+func (s *side) rest(w *worker) {
+	if s.held != nil && s.off == len(s.held) {
+		w.release(s.held)
+		s.held, s.off = nil, 0
+	}
+	if s.pipe != nil && s.pipe.held == 0 {
+		w.pipes.give(s.pipe)
+		s.pipe = nil
+	}
+}
+
+// drop is rest for a side that ends with what it holds.
+func (s *side) drop(w *worker) {
+	if s.held != nil {
+		w.release(s.held)
+		s.held, s.off = nil, 0
+	}
+	if s.pipe != nil {
+		w.pipes.give(s.pipe)
+		s.pipe = nil
+	}
+}

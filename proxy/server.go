@@ -1,0 +1,222 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/control"
+	"sluice/matcher"
+	"sluice/policy"
+	"sluice/proxy/audit"
+	"sluice/proxy/forward"
+	"sluice/proxy/poll"
+	"sluice/proxy/resolve"
+)
+
+// Config of a [Server]. It is read once; zero values take the defaults named.
+type Config struct {
+	// Upstreams are the DNS servers that names are looked up with.
+	Upstreams []netip.AddrPort
+	// Hosts, if set, answers names before any server is asked, as in [resolve.Options].
+	Hosts func(name string) []netip.Addr
+	// Matcher says how policies are judged.
+	Matcher matcher.Options
+	// Audit takes a record of each connection; nil writes none. The caller closes it after [Server.Close].
+	Audit *audit.Writer
+	// Logger takes what an operator must know; nil discards it.
+	Logger *slog.Logger
+	// Registry takes the metrics; nil makes a new one.
+	Registry *prometheus.Registry
+	// Personality shapes answers as an existing client expects them.
+	Personality Personality
+	// Version is shown by health.
+	Version string
+
+	HeaderLimit     int           // bytes of a request head; 64 KiB
+	LargeHeadStatus int           // HTTP status of a larger one; 431
+	HeaderTimeout   time.Duration // for a head, or a ClientHello that was begun, to be complete; 30 s
+	DialTimeout     time.Duration // for looking a name up and connecting; 15 s
+	MaxConnections  int64         // clients at one time, in all; a quarter of the descriptor limit, at least 64
+	Workers         int           // event loops; GOMAXPROCS
+}
+
+// Server is the data plane: its event loops, resolver and sessions. Make one with [New]; all methods are safe for
+// concurrent use.
+type Server struct {
+	config   Config
+	context  context.Context // ends with Close; its cause says why
+	cancel   context.CancelCauseFunc
+	running  sync.WaitGroup
+	workers  []*worker
+	turn     atomic.Uint32
+	resolver *resolve.Resolver
+	forward  *forward.Server
+	nothing  *matcher.Ruleset // refuses everything
+	events   *control.Hub
+	log      *slog.Logger
+
+	registry      *prometheus.Registry
+	dialSeconds   prometheus.Histogram
+	switchSeconds prometheus.Histogram
+
+	connections atomic.Int64
+
+	mu       sync.Mutex // guards what follows
+	sessions map[string]*Session
+	own      map[uint16]struct{} // ports that the proxy listens on
+}
+
+// New starts a server. It serves nothing before a session gets a listener and a policy.
+func New(config Config) (*Server, error) {
+	setDefault := func(value *int, to int) {
+		if *value == 0 {
+			*value = to
+		}
+	}
+	setDefault(&config.HeaderLimit, 64<<10)
+	setDefault(&config.LargeHeadStatus, 431)
+	setDefault(&config.Workers, runtime.GOMAXPROCS(0))
+	if config.HeaderTimeout == 0 {
+		config.HeaderTimeout = 30 * time.Second
+	}
+	if config.DialTimeout == 0 {
+		config.DialTimeout = 15 * time.Second
+	}
+	if config.MaxConnections == 0 {
+		config.MaxConnections = connectionLimit()
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	if config.Registry == nil {
+		config.Registry = prometheus.NewRegistry()
+	}
+	s := &Server{
+		config: config, log: config.Logger, registry: config.Registry, events: new(control.Hub),
+		sessions: make(map[string]*Session), own: make(map[uint16]struct{}),
+		resolver: resolve.New(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger}),
+		dialSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_dial_seconds",
+			Help: "Time to connect to an upstream.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
+		switchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_switch_seconds",
+			Help: "Time to put a policy in force and cut what it refuses.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
+	}
+	s.context, s.cancel = context.WithCancelCause(context.Background())
+	var err error
+	if s.nothing, err = matcher.Compile(policy.Policy{}, config.Matcher); err != nil {
+		return nil, err
+	}
+	for i := range config.Workers {
+		w, err := newWorker(s, i)
+		if err != nil {
+			s.Close()
+			return nil, fmt.Errorf("starting event loop %d: %w", i, err)
+		}
+		s.workers = append(s.workers, w)
+		s.running.Go(func() {
+			if err := w.run(s.context); err != nil {
+				s.log.Error("an event loop failed: everything it served is closed", "error", err)
+			}
+		})
+	}
+	s.forward = forward.New(forward.Options{
+		Logger: config.Logger, HeaderLimit: config.HeaderLimit, HeaderTimeout: config.HeaderTimeout,
+		Adapt: config.Personality.shape,
+	})
+	s.running.Go(func() { _ = s.forward.Run(s.context) })
+	for _, c := range []prometheus.Collector{s, s.dialSeconds, s.switchSeconds} {
+		if err := s.registry.Register(c); err != nil {
+			s.Close()
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return s, nil
+}
+
+var errClosing = errors.New("shutting down")
+
+// Close resets every connection and returns when everything that the server started has ended.
+func (s *Server) Close() {
+	for _, session := range s.list() {
+		session.close()
+	}
+	s.cancel(errClosing)
+	s.running.Wait()
+	s.resolver.Close()
+}
+
+func (s *Server) nextWorker() int { return int(s.turn.Add(1)) % len(s.workers) }
+
+// list returns the sessions, sorted by id.
+func (s *Server) list() []*Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Session, 0, len(s.sessions))
+	for _, session := range s.sessions {
+		all = append(all, session)
+	}
+	slices.SortFunc(all, func(a, b *Session) int { return strings.Compare(a.id, b.id) })
+	return all
+}
+
+// Open returns the session of that id, made now if there is none.
+func (s *Server) Open(id string) (*Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if session := s.sessions[id]; session != nil {
+		return session, nil
+	}
+	session, err := s.newSession(id)
+	if err != nil {
+		return nil, err
+	}
+	s.sessions[id] = session
+	return session, nil
+}
+
+// own reports whether an address and port is a listener of the proxy itself.
+func (s *Server) isOwn(a netip.Addr, port uint16) bool {
+	s.mu.Lock()
+	_, listening := s.own[port]
+	s.mu.Unlock()
+	if !listening {
+		return false
+	}
+	if a.IsLoopback() || a.IsUnspecified() {
+		return true
+	}
+	local, err := net.InterfaceAddrs()
+	if err != nil {
+		return true // it cannot be told: refuse
+	}
+	return slices.ContainsFunc(local, func(l net.Addr) bool {
+		p, err := netip.ParsePrefix(l.String())
+		return err == nil && p.Addr().Unmap() == a
+	})
+}
+
+// run serves the worker's loop until ctx is done, and then resets what is left.
+func (w *worker) run(ctx context.Context) error {
+	err := w.Run(ctx)
+	w.Each(func(h poll.Handler) {
+		switch h := h.(type) {
+		case *conn:
+			h.abort()
+		case *acceptor:
+			h.close()
+		}
+	})
+	w.pipes.close()
+	return err
+}

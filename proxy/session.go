@@ -1,0 +1,275 @@
+package proxy
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sluice/control"
+	"sluice/matcher"
+	"sluice/policy"
+	"sluice/proxy/dns"
+)
+
+// Session is one container as the proxy knows it: rule sets, listeners and flows. A new session refuses everything.
+// Its methods are safe for concurrent use.
+type Session struct {
+	server *Server
+	id     string
+	hidden bool // the proxy's own, for its health check: no metrics, no audit, in no list
+
+	container, containerID string
+	auth                   atomic.Pointer[basicAuth]
+	source                 atomic.Pointer[Source]
+	dns                    *dns.Server
+
+	current atomic.Pointer[rules]
+	flows   atomic.Int64 // open tunnels and requests
+	tally   tally
+
+	tunnels []*conn // heads of lists, one a worker, each touched by that worker only
+	web     webFlows
+
+	switching sync.Mutex // one switch at a time; guards what follows
+	staged    [policy.PhaseCount]staged
+	acceptors []*acceptor
+	unfollow  context.CancelFunc // ends the look-ups of denied hosts
+	condition control.SessionState
+	problem   string
+	closing   []func()
+}
+
+// staged is a phase's policy, ready to be put in force.
+type staged struct {
+	policy policy.Policy
+	set    *matcher.Ruleset
+	digest policy.Digest
+}
+
+// Source is a policy file that a session follows.
+type Source interface {
+	// Unchanged reports, quickly and without blocking, whether the session has what the file says now.
+	Unchanged() bool
+	// Fresh brings the session up to date with the file, and waits, not for long, for one that is being written.
+	Fresh()
+	// Status describes the file for the control socket.
+	Status() control.Source
+}
+
+// Change is what a switch does to a session.
+type Change struct {
+	// Policies are staged for all phases; nil keeps those that are.
+	Policies *policy.Phases
+	Phase    policy.Phase
+	// Generation must be greater than the session's; 0 takes the next one.
+	Generation uint64
+}
+
+// cutTimeout is how long a switch waits for the event loops to have judged every flow. They need microseconds a
+// flow; one that does not answer hangs.
+const cutTimeout = 5 * time.Second
+
+func (s *Server) newSession(id string) (*Session, error) {
+	session := &Session{server: s, id: id, condition: control.Empty, tunnels: make([]*conn, len(s.workers))}
+	set, err := matcher.Compile(policy.Policy{}, s.config.Matcher)
+	if err != nil {
+		return nil, err
+	}
+	session.current.Store(session.makeRules(staged{set: set}, policy.Baseline, 0, reasonNoRules))
+	return session, nil
+}
+
+func (s *Session) rules() *rules { return s.current.Load() }
+
+// name says which container the session is of, before it gets its first listener.
+func (s *Session) name(container, id string) { s.container, s.containerID = container, id }
+
+func (s *Session) label() string {
+	if s.container != "" {
+		return s.container
+	}
+	return s.id
+}
+
+func (s *Session) makeRules(from staged, phase policy.Phase, generation uint64, blocked matcher.Reason) *rules {
+	r := &rules{
+		set: from.set, policy: from.policy, digest: from.digest, phase: phase, generation: generation, blocked: blocked,
+		sent:     s.tally.bytes.at(bytesKey{phase, false}),
+		received: s.tally.bytes.at(bytesKey{phase, true}),
+	}
+	if blocked == "" {
+		r.denied = newDeniedHosts(from.policy)
+	}
+	return r
+}
+
+// Apply puts a phase's policy in force. It returns when every flow that the policy refuses is cut. On an error
+// nothing has changed, unless the error is [control.ErrQuarantined].
+func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, error) {
+	began := time.Now()
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	now := s.rules()
+	if change.Generation != 0 && change.Generation < now.generation {
+		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
+	}
+	next := s.staged
+	if change.Policies != nil {
+		for phase, p := range change.Policies {
+			if next[phase].set != nil && next[phase].digest == p.Digest() {
+				continue
+			}
+			set, err := matcher.Compile(p, s.server.config.Matcher)
+			if err != nil {
+				return control.Receipt{}, control.InvalidError(err)
+			}
+			next[phase] = staged{p, set, p.Digest()}
+		}
+	}
+	chosen := next[change.Phase]
+	if chosen.set == nil {
+		return control.Receipt{}, control.InvalidError(fmt.Errorf(
+			"session %s has no policy for phase %s: send policies with the phase", s.id, change.Phase))
+	}
+	if s.condition == control.Serving && now.phase == change.Phase && now.digest == chosen.digest {
+		s.staged = next
+		receipt := s.receipt(began)
+		receipt.Unchanged, receipt.FlowsKept = true, int(s.flows.Load())
+		return receipt, nil
+	}
+	generation := max(change.Generation, now.generation+1)
+	if change.Generation != 0 && change.Generation == now.generation {
+		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
+	}
+	r := s.makeRules(chosen, change.Phase, generation, "")
+	cut, kept, err := s.enforce(ctx, r)
+	if err != nil {
+		return control.Receipt{}, s.quarantine(err)
+	}
+	s.staged, s.condition, s.problem = next, control.Serving, ""
+	receipt := s.receipt(began)
+	receipt.FlowsCut, receipt.FlowsKept = cut, kept
+	s.server.switchSeconds.Observe(time.Since(began).Seconds())
+	return receipt, nil
+}
+
+// Block refuses everything and cuts every flow, until Apply succeeds: the policy cannot be known.
+func (s *Session) Block(problem string) {
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	s.refuseAll(reasonNoRules)
+	s.condition, s.problem = control.Refusing, problem
+}
+
+func (s *Session) receipt(began time.Time) control.Receipt {
+	r := s.rules()
+	return control.Receipt{
+		Session: s.id, Generation: r.generation, Phase: r.phase.String(), Digest: r.digest.String(),
+		Milliseconds: float64(time.Since(began)) / float64(time.Millisecond),
+	}
+}
+
+// quarantine refuses everything after a switch that failed half-way.
+func (s *Session) quarantine(cause error) error {
+	s.refuseAll(reasonQuarantine)
+	s.condition, s.problem = control.Quarantined, cause.Error()
+	return &control.Error{Code: control.CodeQuarantined, Message: fmt.Sprintf(
+		"switch of session %s failed and it refuses everything now: %v; switch again", s.id, cause)}
+}
+
+func (s *Session) refuseAll(reason matcher.Reason) {
+	now := s.rules()
+	if now.blocked == reason {
+		return
+	}
+	// A failure leaves flows to be cut by their own workers, which find the new rules when they wake.
+	_, _, _ = s.enforce(s.server.context, s.makeRules(staged{set: s.server.nothing}, now.phase, now.generation, reason))
+}
+
+// enforce puts r in force and judges every flow by it.
+func (s *Session) enforce(ctx context.Context, r *rules) (cut, kept int, err error) {
+	if s.unfollow != nil {
+		s.unfollow()
+		s.unfollow = nil
+	}
+	s.current.Store(r)
+	if r.denied != nil && len(r.denied.hosts) > 0 {
+		follow, cancel := context.WithCancel(s.server.context)
+		s.unfollow = cancel
+		s.server.running.Go(func() { r.denied.follow(follow, s.server.resolver, nil) })
+	}
+	if s.dns != nil {
+		s.dns.Flush()
+	}
+	ctx, cancel := context.WithTimeout(ctx, cutTimeout)
+	defer cancel()
+	type count struct {
+		cut, kept int
+		err       error
+	}
+	counts := make(chan count, len(s.server.workers))
+	for _, w := range s.server.workers {
+		go func() {
+			var n count
+			n.err = w.Do(ctx, func() { n.cut, n.kept = w.rejudge(s, r) })
+			counts <- n
+		}()
+	}
+	cut, kept = s.web.rejudge(s, r)
+	for range s.server.workers {
+		n := <-counts
+		cut, kept, err = cut+n.cut, kept+n.kept, errors.Join(err, n.err)
+	}
+	return cut, kept, err
+}
+
+// Follow makes the session keep to a policy file.
+func (s *Session) Follow(source Source) { s.source.Store(&source) }
+
+// status describes the session for the control socket.
+func (s *Session) status(withPolicies bool) control.SessionStatus {
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	r := s.rules()
+	status := control.SessionStatus{
+		ID: s.id, Container: s.container, ContainerID: s.containerID, State: s.condition, Mode: r.policy.Mode.String(),
+		Phase: r.phase.String(), Generation: r.generation, Digest: r.digest.String(), Flows: int(s.flows.Load()),
+	}
+	if source := s.source.Load(); source != nil {
+		about := (*source).Status()
+		status.Source = &about
+	}
+	if withPolicies && s.staged[0].set != nil {
+		status.Policies = policiesJSON(s.staged)
+	}
+	return status
+}
+
+// close ends the session: listeners first, then flows.
+func (s *Session) close() {
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	for _, a := range s.acceptors {
+		_ = a.worker.Do(context.Background(), a.close)
+	}
+	s.acceptors = nil
+	for _, f := range s.closing {
+		f()
+	}
+	s.closing = nil
+	s.refuseAll(reasonNoRules)
+	if s.unfollow != nil {
+		s.unfollow()
+		s.unfollow = nil
+	}
+}
+
+// SetAuth makes clients give a user and password (RFC 7617) from the next request on.
+func (s *Session) SetAuth(user, password string) {
+	credentials := []byte(base64.StdEncoding.EncodeToString([]byte(user + ":" + password)))
+	s.auth.Store(&basicAuth{credentials})
+}

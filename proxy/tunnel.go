@@ -1,0 +1,249 @@
+package proxy
+
+import (
+	"context"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/matcher"
+	"sluice/proxy/resolve"
+	"sluice/proxy/sniff"
+)
+
+var established = []byte("HTTP/1.1 200 Connection established\r\n\r\n")
+
+// connected answers the client and opens the tunnel, if the rules in force still allow it.
+func (c *conn) connected() {
+	c.timer.Stop()
+	if now := c.session.rules(); now != c.rules {
+		if d := c.session.flow(now, c.subject()); d.Verdict == matcher.Refuse {
+			c.rules, c.decision = now, d
+			c.refuse(statusForbidden, d.Reason)
+			return
+		}
+		c.rules = now
+	}
+	c.list()
+	n, err := writeSocket(c.client.fd, established)
+	if err != nil && err != unix.EAGAIN {
+		c.broken(err)
+		return
+	}
+	if n < len(established) {
+		c.up.held = append(c.worker.buffer(), established[n:]...)
+	}
+	c.client.writable = n == len(established)
+	c.state = sniffing
+	c.worker.settles.Start(&c.timer, c)
+	c.sniff()
+}
+
+func (c *conn) subject() subject {
+	return subject{target: c.target, chain: c.chain, address: c.address, shown: c.shown, opaque: c.opaque}
+}
+
+// sniff lets the upstream speak, and reads what the client says first until it is known what that is.
+func (c *conn) sniff() {
+	if again, ok := c.pump(&c.up, &c.client, c.rules.received); !ok {
+		return
+	} else if again {
+		c.worker.Again(c.client.token)
+	}
+	if n, err := c.client.flush(&c.up); err != nil && !c.unsent(&c.client, err) {
+		return
+	} else {
+		c.sent(n)
+	}
+	w := c.worker
+	if len(c.in) > 0 && c.sniffer == nil { // came right behind the CONNECT
+		if c.classify(c.in, false) {
+			return
+		}
+	}
+	for c.client.readable && !c.client.ended {
+		n, err := readSocket(c.client.fd, w.scratch)
+		switch {
+		case err == unix.EAGAIN:
+			c.client.readable = false
+			return
+		case err != nil:
+			c.broken(err)
+			return
+		case n == 0:
+			c.client.ended = true
+			c.classify(c.in, true)
+			return
+		case n < len(w.scratch) && !c.client.shut:
+			c.client.readable = false
+		}
+		first := w.scratch[:n]
+		if len(c.in) > 0 {
+			c.in = append(c.in, first...)
+			first = c.in
+		}
+		if c.classify(first, false) {
+			return
+		}
+	}
+}
+
+// classify acts on the client's first bytes, all of them, and reports whether they have told what they are.
+//
+// While they have not, what may still become a ClientHello waits. Text is passed on as it comes, for a client that
+// says one word and waits for the answer; what ends its first line also tells what it is, and no server acts on a
+// request before that.
+func (c *conn) classify(first []byte, eof bool) bool {
+	var result sniff.Result
+	if c.sniffer == nil {
+		result = sniff.Classify(first, eof)
+	} else {
+		result = c.sniffer.Classify(first, eof)
+	}
+	if result.Kind != sniff.Incomplete {
+		c.show(result, first)
+		return true
+	}
+	if c.sniffer == nil {
+		c.sniffer = new(sniff.Sniffer)
+		c.sniffer.Classify(first, eof)
+		old := c.in
+		c.in = append([]byte(nil), first...) // few bytes, and perhaps for long
+		c.worker.release(old)
+	}
+	if b := first[0]; b >= 0x80 || b >= 0x14 && b <= 0x18 {
+		c.worker.heads.Start(&c.timer, c)
+		return false
+	}
+	c.forward(first[c.passed:])
+	c.passed = len(first)
+	return c.state == closed
+}
+
+// show judges what the client showed inside its tunnel.
+func (c *conn) show(result sniff.Result, first []byte) {
+	strict := c.rules.needsName(c.decision)
+	switch result.Kind {
+	case sniff.TLS:
+		c.protocol = protocolTLS
+		switch {
+		case result.Malformed:
+			c.opaque = true
+		case result.HasSNI:
+			c.ask(strings.ToLower(string(result.ServerName)), first)
+			return
+		case c.decision.Reason == matcher.NameRule && c.target.port == 443:
+			c.refuseTunnel(reasonNoSNI)
+			return
+		}
+	case sniff.HTTP1:
+		if !result.Malformed {
+			c.handTunnelToWeb(first)
+			return
+		}
+		c.opaque = true
+	case sniff.HTTP2:
+		c.opaque = true // its authorities are not read here
+	default:
+		c.opaque = result.ProxyHeader
+	}
+	if c.opaque && strict {
+		c.refuseTunnel(reasonOpaque)
+		return
+	}
+	c.open(first)
+}
+
+// ask judges a name that the client showed, which may take a look-up.
+func (c *conn) ask(shown string, first []byte) {
+	if shown == c.target.host {
+		c.open(first)
+		return
+	}
+	c.shown = shown
+	answer, known := c.resolver().Cached(shown)
+	d, lookUp := c.rules.inner(c.subject(), c.decision, shown, answer.Addrs, known)
+	if !lookUp {
+		c.asked(d, first)
+		return
+	}
+	if len(c.in) == 0 {
+		c.keep(first)
+	}
+	c.state = asking
+	c.worker.limits.Start(&c.timer, c)
+	later, server := c.later(), c.session.server
+	go func() {
+		ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
+		defer cancel()
+		answer, _ := server.resolver.Lookup(ctx, shown)
+		later(func() { c.answered(answer) })
+	}()
+}
+
+func (c *conn) answered(answer resolve.Answer) {
+	c.rules = c.session.rules()
+	d := c.rules.target(c.target)
+	if d.Verdict != matcher.Refuse {
+		d = c.rules.address(d, c.target, c.chain, c.address)
+	}
+	if d.Verdict == matcher.Allow {
+		d, _ = c.rules.inner(c.subject(), d, c.shown, answer.Addrs, true)
+	}
+	c.asked(d, c.in)
+}
+
+func (c *conn) asked(d matcher.Decision, first []byte) {
+	if d.Verdict != matcher.Allow {
+		c.decision = d
+		c.refuseTunnel(d.Reason)
+		return
+	}
+	c.open(first)
+}
+
+// open passes the client's first bytes on and relays from now on.
+func (c *conn) open(first []byte) {
+	c.sniffer = nil
+	c.worker.settles.Start(&c.timer, c)
+	c.forward(first[c.passed:])
+	if c.state == closed {
+		return
+	}
+	c.worker.release(c.in)
+	c.in = nil
+	c.state = relaying
+	c.relay()
+}
+
+// forward sends b to the upstream, or lets it wait behind what waits already.
+func (c *conn) forward(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	sent, err := 0, error(nil)
+	if c.up.writable && !c.client.holds() {
+		if sent, err = writeSocket(c.up.fd, b); err == unix.EAGAIN {
+			err = nil
+		}
+		c.sent(sent)
+	}
+	if err != nil {
+		c.unsent(&c.client, err)
+		return
+	}
+	if sent == len(b) {
+		return
+	}
+	c.up.writable = c.up.writable && c.client.holds()
+	if c.client.held == nil {
+		c.client.held = c.worker.buffer()
+	}
+	c.client.held = append(c.client.held, b[sent:]...)
+}
+
+// sent counts bytes that went to the upstream.
+func (c *conn) sent(n int) {
+	c.bytesOut += uint64(n)
+	c.rules.sent.Add(uint64(n))
+}

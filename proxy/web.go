@@ -1,0 +1,549 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/control"
+	"sluice/matcher"
+	"sluice/proxy/forward"
+	"sluice/proxy/refusal"
+	"sluice/proxy/resolve"
+)
+
+// handToWeb gives a client that asked for something else than a tunnel to the HTTP engine.
+func (c *conn) handToWeb(head []byte) {
+	first, fd, session := bytes.Clone(head), c.client.fd, c.session
+	c.worker.Detach(c.client.token, fd)
+	c.client.fd = -1
+	c.close()
+	session.serveWeb(fd, first, forward.Conn{Gate: &webGate{session: session}, Mode: forward.Explicit})
+}
+
+// handTunnelToWeb gives a tunnel in which the client speaks HTTP to the HTTP engine, so that every request in it is
+// judged. The upstream that is open serves the first of them.
+func (c *conn) handTunnelToWeb(first []byte) {
+	c.account(allowed, c.decision.Reason, "")
+	session := c.session
+	gate := &webGate{session: session, tunnel: true, within: c.subject(), decision: c.decision}
+	data, waiting := bytes.Clone(first), bytes.Clone(c.up.held[c.up.off:])
+	c.worker.Detach(c.client.token, c.client.fd)
+	client := c.client.fd
+	c.client.fd = -1
+	// An upstream that got a part of the first line already is of no use to an engine that sends whole requests.
+	if c.passed == 0 && c.up.pipe == nil {
+		c.worker.Detach(c.up.token, c.up.fd)
+		if upstream, err := socketConn(c.up.fd); err == nil {
+			gate.upstream = session.web.add(session, upstream, nil, gate.within)
+		}
+		c.up.fd = -1
+	}
+	host, port := c.target.host, c.target.port
+	c.close()
+	// A switch that came meanwhile has not seen the upstream in either list.
+	session.web.recheck(session, gate.upstream)
+	if len(waiting) > 0 {
+		_, _ = writeSocket(client, waiting)
+	}
+	session.serveWeb(client, data, forward.Conn{Gate: gate, Mode: forward.Tunnel, Host: host, Port: port})
+}
+
+// serveWeb serves HTTP on a client's socket, which it takes over; first was read from it.
+func (s *Session) serveWeb(fd int, first []byte, how forward.Conn) {
+	s.server.connections.Add(1)
+	s.server.running.Go(func() {
+		defer s.server.connections.Add(-1)
+		raw, err := socketConn(fd)
+		if err != nil {
+			return
+		}
+		client := &resumed{Conn: raw, tcp: raw, first: first}
+		if how.Mode == forward.Explicit {
+			how.Authorize = func(header string) bool { return s.auth.Load().allows([]byte(header)) }
+			how.Realm = s.server.config.Personality.Realm
+			how.Connect = func(_ net.Conn, read []byte) { s.takeBack(raw, read) }
+		}
+		how.Refused = func(r forward.Request, no *refusal.Refusal) {
+			e, _ := endpointOf(r.Host, r.Port)
+			s.reportWeb(r.Protocol, e, netip.Addr{}, s.rules(), outcomeOf(no.Status), no.Reason, matcher.NoRule, no.Decision, time.Now(), 0, 0)
+		}
+		s.server.forward.ServeConn(client, how)
+		if gate, ok := how.Gate.(*webGate); ok && gate.upstream != nil {
+			gate.upstream.Close()
+		}
+	})
+}
+
+// outcomeOf tells a refusal from a failure by its status.
+func outcomeOf(status int) outcome {
+	if status >= 500 {
+		return failed
+	}
+	return refused
+}
+
+// takeBack gives a client connection back to the event loops: it asks for a tunnel now.
+func (s *Session) takeBack(client *net.TCPConn, read []byte) {
+	fd, err := duplicate(client)
+	if err != nil {
+		return
+	}
+	w := s.server.workers[s.server.nextWorker()]
+	if !w.Post(func() { w.serve(fd, s, read...) }) {
+		unix.Close(fd)
+	}
+}
+
+// duplicate returns another descriptor of c's socket, non-blocking as all of Go's are.
+func duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	if failed := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 3) }); failed != nil {
+		return -1, failed
+	}
+	return fd, err
+}
+
+// socketConn makes a net.Conn of a TCP socket, and closes fd.
+func socketConn(fd int) (*net.TCPConn, error) {
+	file := os.NewFile(uintptr(fd), "tcp")
+	defer file.Close()
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("not a TCP socket")
+	}
+	return tcp, nil
+}
+
+// resumed is a connection of which something was read before.
+type resumed struct {
+	net.Conn
+	tcp   *net.TCPConn
+	first []byte
+}
+
+func (r *resumed) Read(b []byte) (int, error) {
+	if len(r.first) > 0 {
+		n := copy(b, r.first)
+		if r.first = r.first[n:]; len(r.first) == 0 {
+			r.first = nil
+		}
+		return n, nil
+	}
+	return r.Conn.Read(b)
+}
+
+func (r *resumed) CloseWrite() error                           { return r.tcp.CloseWrite() }
+func (r *resumed) SetLinger(seconds int) error                 { return r.tcp.SetLinger(seconds) }
+func (r *resumed) SyscallConn() (raw syscall.RawConn, e error) { return r.tcp.SyscallConn() }
+
+// webGate judges the requests of one client connection, one after the other.
+type webGate struct {
+	session *Session
+
+	// Inside a tunnel only:
+	tunnel   bool
+	within   subject
+	decision matcher.Decision
+	upstream *webUpstream // opened by the CONNECT and not used yet
+}
+
+// Judge implements [forward.Gate].
+func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Request) (forward.Flow, *refusal.Refusal) {
+	s := g.session
+	if source := s.source.Load(); source != nil && !(*source).Unchanged() {
+		(*source).Fresh()
+	}
+	f := &webFlow{gate: g, client: client, request: request, began: time.Now(), rules: s.rules()}
+	e, err := endpointOf(request.Host, request.Port)
+	if err != nil {
+		return nil, f.no(statusBad, refused, reasonMalformed)
+	}
+	f.subject = subject{target: e}
+	ctx, cancel := context.WithTimeout(ctx, s.server.config.DialTimeout)
+	defer cancel()
+	if g.tunnel {
+		return g.judgeInside(ctx, f)
+	}
+	f.decision = f.rules.target(e)
+	if f.decision.Verdict == matcher.Refuse {
+		if f.decision.Reason == matcher.BadName {
+			return nil, f.no(statusBad, refused, reasonMalformed)
+		}
+		return nil, f.no(statusForbidden, refused, f.decision.Reason)
+	}
+	answer := resolve.Answer{Addrs: []netip.Addr{e.addr}}
+	if !e.addr.IsValid() {
+		if answer, err = s.server.resolver.Lookup(ctx, e.host); err != nil {
+			status, reason := lookupFailure(err)
+			return nil, f.no(status, failed, reason)
+		}
+	}
+	f.subject.chain = answer.Chain
+	if f.addresses, f.decision = f.rules.addresses(f.decision, e, answer.Chain, answer.Addrs); len(f.addresses) > 0 &&
+		s.server.isOwn(f.addresses[0], e.port) {
+		f.addresses, f.decision = nil, refusedOwn
+	}
+	if len(f.addresses) == 0 {
+		return nil, f.no(statusForbidden, refused, f.decision.Reason)
+	}
+	return f, nil
+}
+
+// judgeInside judges a request in a tunnel: its authority must be the tunnel's own, or allowed at the tunnel's address.
+func (g *webGate) judgeInside(ctx context.Context, f *webFlow) (forward.Flow, *refusal.Refusal) {
+	s := g.session
+	asked := f.subject.target
+	f.subject = g.within
+	f.addresses = []netip.Addr{g.within.address}
+	if f.decision = s.flow(f.rules, f.subject); f.decision.Verdict == matcher.Refuse {
+		return nil, f.no(statusForbidden, refused, f.decision.Reason)
+	}
+	if asked.port != g.within.target.port && f.rules.needsName(f.decision) {
+		return nil, f.no(statusForbidden, refused, reasonOtherName)
+	}
+	shown := asked.host
+	if asked.addr.IsValid() && (asked.addr == g.within.address || asked.addr == g.within.target.addr) {
+		shown = ""
+	}
+	answer, known := s.server.resolver.Cached(shown)
+	d, lookUp := f.rules.inner(f.subject, f.decision, shown, answer.Addrs, known)
+	if lookUp {
+		answer, _ = s.server.resolver.Lookup(ctx, shown) // without an answer it has no address that could be right
+		d, _ = f.rules.inner(f.subject, f.decision, shown, answer.Addrs, true)
+	}
+	if f.decision = d; d.Verdict != matcher.Allow {
+		return nil, f.no(statusForbidden, refused, d.Reason)
+	}
+	if shown != g.within.target.host {
+		f.subject.shown = shown
+	}
+	return f, nil
+}
+
+// webFlow is one HTTP request that was allowed.
+type webFlow struct {
+	gate      *webGate
+	client    net.Conn
+	request   forward.Request
+	began     time.Time
+	rules     *rules
+	decision  matcher.Decision
+	subject   subject
+	addresses []netip.Addr
+	upstream  *webUpstream
+
+	refusal *refusal.Refusal // the answer, if the flow failed after it was judged
+	outcome outcome
+}
+
+// no counts and records that the request is not served, and returns what the client is told.
+func (f *webFlow) no(status int, o outcome, reason matcher.Reason) *refusal.Refusal {
+	s := f.gate.session
+	e, _ := endpointOf(f.request.Host, f.request.Port)
+	r := s.refusal(status, reason, e, f.rules.explain(f.decision, reason, e))
+	s.reportWeb(f.request.Protocol, e, netip.Addr{}, f.rules, o, reason, f.decision.Rule, r.Decision, f.began, 0, 0)
+	return r
+}
+
+// Dial implements [forward.Flow].
+func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
+	s, g := f.gate.session, f.gate
+	if opened := g.upstream; opened != nil {
+		g.upstream = nil
+		if f.use(opened) {
+			return opened, nil
+		}
+		opened.Close()
+	}
+	began := time.Now()
+	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout)
+	if err != nil {
+		status, reason := dialFailure(err)
+		f.outcome = failed
+		f.refusal = f.refuse(status, reason)
+		return nil, f.refusal
+	}
+	s.server.dialSeconds.Observe(time.Since(began).Seconds())
+	f.subject.address = raw.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	opened := s.web.add(s, raw, f.client, f.subject)
+	if !f.use(opened) {
+		opened.Close()
+		f.outcome = refused
+		f.refusal = f.refuse(statusForbidden, f.decision.Reason)
+		return nil, f.refusal
+	}
+	return opened, nil
+}
+
+func (f *webFlow) refuse(status int, reason matcher.Reason) *refusal.Refusal {
+	e, _ := endpointOf(f.request.Host, f.request.Port)
+	return f.gate.session.refusal(status, reason, e, f.rules.explain(f.decision, reason, e))
+}
+
+// use makes u the flow's upstream, if the rules in force allow that.
+func (f *webFlow) use(u *webUpstream) bool {
+	s := f.gate.session
+	u.mu.Lock()
+	f.subject.address = u.subject.address
+	u.subject, u.client, u.busy = f.subject, f.client, true
+	gone := u.closed
+	u.mu.Unlock()
+	f.upstream = u
+	// A switch before this line is seen here, one after it sees u.
+	if now := s.rules(); now != f.rules {
+		f.rules = now
+		f.decision = s.flow(now, f.subject)
+	}
+	return !gone && f.decision.Verdict == matcher.Allow
+}
+
+// Reuse implements [forward.Reuser].
+func (f *webFlow) Reuse(conn net.Conn) bool {
+	u, ok := conn.(*webUpstream)
+	if !ok {
+		return false
+	}
+	for _, a := range f.addresses {
+		if u.address() == a {
+			return f.use(u)
+		}
+	}
+	return false
+}
+
+// Close implements [forward.Flow].
+func (f *webFlow) Close(in, out int64) {
+	o, reason, decision := allowed, f.decision.Reason, ""
+	if f.refusal != nil {
+		o, reason, decision = f.outcome, f.refusal.Reason, f.refusal.Decision
+	}
+	address := f.subject.address
+	if u := f.upstream; u != nil {
+		u.mu.Lock()
+		u.busy = false
+		if u.cut != "" {
+			o, reason = cutOff, u.cut
+		}
+		u.mu.Unlock()
+	}
+	f.rules.received.Add(uint64(max(in, 0)))
+	f.rules.sent.Add(uint64(max(out, 0)))
+	f.gate.session.reportWeb(f.request.Protocol, f.subject.target, address, f.rules, o, reason, f.decision.Rule, decision,
+		f.began, uint64(max(in, 0)), uint64(max(out, 0)))
+}
+
+func (s *Session) reportWeb(p string, e endpoint, a netip.Addr, r *rules, o outcome, reason matcher.Reason,
+	rule matcher.RuleID, decision string, began time.Time, in, out uint64) {
+	kind := protocolHTTP
+	if p == "ws" {
+		kind = protocolWebSocket
+	}
+	s.report(&report{rules: r, protocol: kind, target: e, address: a, outcome: o, reason: reason, rule: rule,
+		decision: decision, in: in, out: out, began: began, now: time.Now()})
+}
+
+// endpointOf makes an endpoint of a host as the HTTP engine gives it, IPv6 addresses without brackets.
+func endpointOf(host string, port uint16) (endpoint, error) {
+	if a, err := netip.ParseAddr(host); err == nil && a.Zone() == "" {
+		return endpoint{host: host, addr: a.Unmap(), port: port}, nil
+	}
+	return makeEndpoint(host, port)
+}
+
+// webUpstream is an upstream connection of the HTTP engine. It belongs to one client connection.
+type webUpstream struct {
+	*net.TCPConn
+	session *Session
+	since   time.Time
+	id      uint64
+
+	mu      sync.Mutex // guards what follows
+	client  net.Conn
+	subject subject
+	busy    bool // a request is under way
+	cut     matcher.Reason
+	closed  bool
+}
+
+func (u *webUpstream) address() netip.Addr {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.subject.address
+}
+
+// Close closes the connection and takes it out of the session's list.
+func (u *webUpstream) Close() error {
+	u.mu.Lock()
+	was := u.closed
+	u.closed = true
+	u.mu.Unlock()
+	if was {
+		return net.ErrClosed
+	}
+	u.session.web.remove(u)
+	return u.TCPConn.Close()
+}
+
+// reset ends the upstream, and the client too if a request is under way on it.
+func (u *webUpstream) reset(reason matcher.Reason) {
+	u.mu.Lock()
+	u.cut = reason
+	client := u.client
+	if !u.busy {
+		client = nil
+	}
+	u.mu.Unlock()
+	_ = u.SetLinger(0)
+	_ = u.Close()
+	if c, ok := client.(interface{ SetLinger(int) error }); ok {
+		_ = c.SetLinger(0)
+		_ = client.Close()
+	}
+}
+
+// webFlows are the upstream connections of a session's HTTP clients.
+type webFlows struct {
+	mu   sync.Mutex // guards open
+	open map[*webUpstream]struct{}
+}
+
+func (w *webFlows) add(s *Session, c *net.TCPConn, client net.Conn, subject subject) *webUpstream {
+	u := &webUpstream{TCPConn: c, session: s, since: time.Now(), id: flowIDs.Add(1), client: client, subject: subject}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open == nil {
+		w.open = make(map[*webUpstream]struct{})
+	}
+	w.open[u] = struct{}{}
+	s.flows.Add(1)
+	return u
+}
+
+func (w *webFlows) remove(u *webUpstream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.open[u]; ok {
+		delete(w.open, u)
+		u.session.flows.Add(-1)
+	}
+}
+
+func (w *webFlows) all() []*webUpstream {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]*webUpstream, 0, len(w.open))
+	for u := range w.open {
+		all = append(all, u)
+	}
+	return all
+}
+
+// rejudge judges every upstream connection under r and resets those that r refuses.
+func (w *webFlows) rejudge(s *Session, r *rules) (cut, kept int) {
+	for _, u := range w.all() {
+		if w.judge(s, r, u) {
+			kept++
+		} else {
+			cut++
+		}
+	}
+	return cut, kept
+}
+
+func (w *webFlows) judge(s *Session, r *rules, u *webUpstream) bool {
+	u.mu.Lock()
+	subject := u.subject
+	u.mu.Unlock()
+	d := s.flow(r, subject)
+	if d.Verdict != matcher.Allow {
+		u.reset(d.Reason)
+		return false
+	}
+	return true
+}
+
+// recheck judges one upstream under the rules in force.
+func (w *webFlows) recheck(s *Session, u *webUpstream) {
+	if u != nil {
+		w.judge(s, s.rules(), u)
+	}
+}
+
+func (w *webFlows) describe() (all []control.Flow) {
+	for _, u := range w.all() {
+		u.mu.Lock()
+		all = append(all, control.Flow{ID: formatID(u.id), Protocol: string(protocolHTTP), Target: u.subject.target.String(),
+			Address: joinAddress(u.subject.address, u.subject.target.port), Since: u.since.Round(time.Millisecond)})
+		u.mu.Unlock()
+	}
+	return all
+}
+
+// dialAny connects to one of addrs, all judged, as [race] does for tunnels.
+func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Duration) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	addrs = interleave(addrs)
+	results := make(chan result, len(addrs))
+	var dialer net.Dialer
+	pending, next := 0, 0
+	start := func() {
+		to := netip.AddrPortFrom(addrs[next], port).String()
+		next++
+		pending++
+		go func() {
+			c, err := dialer.DialContext(ctx, "tcp", to)
+			results <- result{c, err}
+		}()
+	}
+	start()
+	stagger := time.NewTicker(attemptDelay)
+	defer stagger.Stop()
+	for {
+		select {
+		case <-stagger.C:
+			if next < len(addrs) && pending < maxAttempts {
+				start()
+			}
+		case r := <-results:
+			pending--
+			if r.err == nil {
+				cancel() // the losers end; one that connected meanwhile is closed
+				go func() {
+					for range pending {
+						if late := <-results; late.err == nil {
+							late.conn.Close()
+						}
+					}
+				}()
+				return r.conn.(*net.TCPConn), nil
+			}
+			if next < len(addrs) {
+				start()
+			} else if pending == 0 {
+				return nil, r.err
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/proxy/poll"
+)
+
+const (
+	// scratchBytes is what one read takes at most: a full read tells that more is waiting.
+	scratchBytes = 64 << 10
+	// bufferBytes is the size of pooled buffers, which hold what could not be passed on at once.
+	bufferBytes = 16 << 10
+	// keptBuffers and keptConns bound what a worker keeps for later.
+	keptBuffers = 64
+	keptConns   = 1024
+)
+
+// worker is one event loop with what its connections share. Only its own goroutine touches it.
+type worker struct {
+	*poll.Loop
+	server *Server
+	index  int
+
+	scratch []byte
+	pipes   pipes
+	buffers [][]byte
+	conns   []*conn
+	dials   []*race
+
+	heads    *poll.Queue // a request head must be complete in time
+	limits   *poll.Queue // a look-up and dial must be done in time
+	staggers *poll.Queue // the next address is tried beside the one before
+	lingers  *poll.Queue // a refused client has time to read why
+	settles  *poll.Queue // a tunnel that lasts gets keep-alive probes
+}
+
+func newWorker(s *Server, index int) (*worker, error) {
+	loop, err := poll.New()
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{Loop: loop, server: s, index: index, scratch: make([]byte, scratchBytes)}
+	w.heads = w.NewQueue(s.config.HeaderTimeout, func(o any) { o.(*conn).headLate() })
+	w.limits = w.NewQueue(s.config.DialTimeout, func(o any) { o.(*conn).dialLate() })
+	w.staggers = w.NewQueue(attemptDelay, func(o any) { o.(*conn).nextAttempt() })
+	w.lingers = w.NewQueue(lingerTime, func(o any) { o.(*conn).close() })
+	w.settles = w.NewQueue(settleTime, func(o any) { o.(*conn).settled() })
+	return w, nil
+}
+
+const (
+	// attemptDelay is the Connection Attempt Delay of RFC 8305 section 5.
+	attemptDelay = 250 * time.Millisecond
+	// lingerTime is how long a refused client may take to read the answer.
+	lingerTime = 2 * time.Second
+	// settleTime is the age at which a tunnel's upstream gets keep-alive probes; most tunnels never reach it.
+	settleTime = 30 * time.Second
+)
+
+func (w *worker) buffer() []byte {
+	if n := len(w.buffers); n > 0 {
+		b := w.buffers[n-1]
+		w.buffers = w.buffers[:n-1]
+		return b[:0]
+	}
+	return make([]byte, 0, bufferBytes)
+}
+
+func (w *worker) release(b []byte) {
+	if cap(b) == bufferBytes && len(w.buffers) < keptBuffers {
+		w.buffers = append(w.buffers, b)
+	}
+}
+
+// System calls on non-blocking sockets return at once, so they go past the scheduler's book-keeping.
+
+func readSocket(fd int, b []byte) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), nil
+	}
+}
+
+func writeSocket(fd int, b []byte) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
+			unix.MSG_NOSIGNAL, 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), nil
+	}
+}
+
+func acceptSocket(fd int) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		if errno == unix.EINTR || errno == unix.ECONNABORTED {
+			continue
+		}
+		if errno != 0 {
+			return -1, errno
+		}
+		return int(n), nil
+	}
+}
+
+// reset closes fd so that the peer sees a reset and not an end of stream.
+func reset(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	unix.Close(fd)
+}
+
+// probeIdle makes the kernel probe a silent peer, so that one that is gone does not keep its tunnel for ever.
+func probeIdle(fd int) error {
+	for _, o := range []struct{ level, name, value int }{
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 60},  // seconds of silence
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15}, // seconds between probes
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4},
+	} {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
