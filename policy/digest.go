@@ -84,7 +84,7 @@ func judged(targets []Target, mode Mode) []Target {
 			out[i].Host = t.Prefix.String()
 		}
 	}
-	slices.SortFunc(out, compareTargets)
+	slices.SortFunc(out, Target.Compare)
 	kept := out[:0]
 	everyPort := "" // the host last seen without a port
 	for _, t := range out {

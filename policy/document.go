@@ -16,7 +16,7 @@ import (
 // Limits of what is read, so that no document can exhaust a small sidecar. They are far above what a task needs.
 const (
 	MaxDocumentBytes = 16 << 20 // of a JSON document
-	MaxYAMLBytes     = 4 << 20  // of a YAML document, whose reader takes some fifty times its size in memory
+	MaxYAMLBytes     = 4 << 20  // of a YAML document, whose reader takes a hundred times its size in memory
 	MaxTargets       = 250_000  // of one policy
 
 	maxValues = 8 * MaxTargets // of one JSON document
@@ -239,7 +239,7 @@ func yamlNode(y *yaml.Node, depth int) (node, *Error) {
 		if ok {
 			return node{kind: kind, text: y.Value}, nil
 		}
-		return fail("is a YAML value of the type "+y.Tag, "write a string in quotes or a number")
+		return fail("is a YAML value of the type "+quote(y.Tag), "write a string in quotes or a number")
 	case y.Kind == yaml.SequenceNode && y.Tag == "!!seq":
 		n := node{kind: listNode, kids: make([]node, 0, len(y.Content))}
 		for i, item := range y.Content {
@@ -268,5 +268,5 @@ func yamlNode(y *yaml.Node, depth int) (node, *Error) {
 		}
 		return n, nil
 	}
-	return fail("is a YAML value of the type "+y.Tag, "write a plain object or list")
+	return fail("is a YAML value of the type "+quote(y.Tag), "write a plain object or list")
 }

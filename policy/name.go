@@ -115,7 +115,7 @@ func isALabel(label string) bool {
 // notASCII is the error for a target with letters beyond ASCII. It shows the A-label form, which also unmasks
 // letters that only look like others.
 func (p parser) notASCII(s string) *Error {
-	e := &Error{Problem: "is not ASCII", Repair: "write the name's A-labels (xn--…)"}
+	e := &Error{Problem: "is not ASCII", Repair: "write the name's A-labels (xn--...)"}
 	if p.offersNothing {
 		return e
 	}

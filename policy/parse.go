@@ -333,7 +333,7 @@ func (w *walker) targets(at jsontext.Pointer, mode Mode, list *node) ([]Target, 
 		w.errs.add(at, &Error{Text: list.show(), Problem: "is not a list", Repair: `write a list of targets, as in ["api.example.com"]`})
 		return nil, place{}
 	case len(list.kids) == 0:
-		w.errs.add(at, &Error{Problem: fmt.Sprintf("is empty, which a %s may not be", mode), Repair: emptyRepair(mode)})
+		w.errs.add(at, &Error{Problem: fmt.Sprintf("is empty in the mode %s", mode), Repair: emptyRepair(mode)})
 		return nil, place{}
 	case len(list.kids) > MaxTargets:
 		w.errs.add(at, &Error{Problem: fmt.Sprintf("has %d targets, more than %d", len(list.kids), MaxTargets), Repair: "use wildcards and networks instead of single targets"})
@@ -425,7 +425,7 @@ type places [PhaseCount]place
 
 // normalForm sorts targets and removes duplicates, of which the first stays.
 func normalForm(targets []placed) ([]Target, place) {
-	slices.SortStableFunc(targets, func(a, b placed) int { return compareTargets(a.Target, b.Target) })
+	slices.SortStableFunc(targets, func(a, b placed) int { return a.Compare(b.Target) })
 	targets = slices.CompactFunc(targets, func(a, b placed) bool { return a.Target == b.Target })
 	sorted := make([]Target, len(targets))
 	from := place{indices: make([]int, len(targets))}

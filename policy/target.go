@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -277,12 +278,9 @@ func (t Target) String() string {
 	return t.Host + ":" + port
 }
 
-// compareTargets is the order of the normal form: by host, no port first, then by port.
-func compareTargets(a, b Target) int {
-	if c := strings.Compare(a.Host, b.Host); c != 0 {
-		return c
-	}
-	return int(a.Port) - int(b.Port)
+// Compare orders targets as the normal form does: by host, no port first, then by port.
+func (t Target) Compare(other Target) int {
+	return cmp.Or(strings.Compare(t.Host, other.Host), cmp.Compare(t.Port, other.Port))
 }
 
 // addressTarget returns the target for addr, which has no zone.
