@@ -21,8 +21,9 @@ import (
 )
 
 var (
-	runDocker  = flag.Bool("run-docker", false, "run the scenarios; needs root and what scripts/setup installs")
-	proxyImage = flag.String("proxy-image", images.ProxyTag,
+	runDocker   = flag.Bool("run-docker", false, "run the scenarios; needs root and what scripts/setup installs")
+	proxyBinary = flag.String("proxy-binary", "", "the sidecar's static binary; built from this tree if not given")
+	proxyImage  = flag.String("proxy-image", images.ProxyTag,
 		"the image that AgentCompass starts as its proxy; "+client.Tag+" runs AgentCompass's own")
 )
 
@@ -89,8 +90,11 @@ func runInLab(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// buildProxy returns the static binary of the sidecar, built from this tree.
+// buildProxy returns the static binary of the sidecar.
 func buildProxy(ctx context.Context) ([]byte, error) {
+	if *proxyBinary != "" {
+		return os.ReadFile(*proxyBinary)
+	}
 	dir, err := os.MkdirTemp("", "sluice-e2e-")
 	if err != nil {
 		return nil, err

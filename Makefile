@@ -1,0 +1,74 @@
+# "make help" lists the targets. Everything but build, lint and test-unit needs root and a Debian machine; what is
+# missing there is installed by scripts/setup.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOBUILD     := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
+# Packages with goroutines of their own are tested with the race detector too.
+RACE        := ./control/... ./images/... ./proxy/... ./e2e/lab/internet
+# Engines and network namespaces are made by root alone.
+AS_ROOT     := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=PATH,HOME,DOCKER_HOST)
+GO_TEST     := go test $(if $(AS_ROOT),-exec '$(AS_ROOT)')
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: build
+build: ## bin/sluice-proxy and bin/sluice, static
+	@mkdir -p bin
+	$(GOBUILD) -o bin/sluice-proxy ./cmd/proxy
+	$(GOBUILD) -o bin/sluice ./cmd/controller
+
+.PHONY: demo
+demo: setup-demo build ## the main job in one screen, on the running engine or in a lab of its own
+	@$(GOBUILD) -o bin/demo ./e2e/demo
+	@$(AS_ROOT) bin/demo
+
+.PHONY: test
+test: setup-test lint test-unit test-race test-bench test-e2e ## every check and every test; installs what is missing
+
+.PHONY: test-unit
+test-unit: ## what needs no privilege, no engine and no network
+	go test ./...
+
+.PHONY: test-race
+test-race: ## packages with goroutines, under the race detector
+	go test -race $(RACE)
+
+.PHONY: test-bench
+test-bench: # every benchmark once, so that they keep working
+	go test -run '^$$' -bench . -benchtime 1x ./...
+
+.PHONY: test-e2e
+test-e2e: build ## scenarios on an engine in a closed network, as root
+	$(GO_TEST) -count=1 -timeout 30m ./e2e/lab/closed -run-docker
+	$(GO_TEST) -count=1 -timeout 30m ./e2e -run-docker -proxy-binary '$(CURDIR)/bin/sluice-proxy'
+
+.PHONY: bench
+bench: ## benchmarks with allocations
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+.PHONY: images
+images: build ## load sluice-proxy:dev into the engine that DOCKER_HOST names
+	go run ./images/load bin/sluice-proxy
+
+.PHONY: clean
+clean: ## remove what was built; caches outside the tree stay
+	rm -rf bin dist
+
+.PHONY: setup-demo setup-test
+setup-demo:
+	@scripts/setup demo
+setup-test:
+	@scripts/setup test
