@@ -129,6 +129,9 @@ func (p *peer) isClosed() bool {
 	return err != nil && !(ok && timeout.Timeout())
 }
 
+// untilReset reads and drops what comes until the connection ends.
+func (p *peer) untilReset() { _, _ = io.Copy(io.Discard, p.r) }
+
 // gone fails the test unless the connection has ended.
 func (p *peer) gone() {
 	p.t.Helper()
