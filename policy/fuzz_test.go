@@ -71,7 +71,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		doc.Warnings()
+		doc.Warnings(floorForTest)
 		if doc.Policy != nil {
 			var again Policy
 			printAndRead(t, *doc.Policy, &again)

@@ -364,6 +364,6 @@ func BenchmarkWarnings100k(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		Warnings(p)
+		Warnings(p, floorForTest)
 	}
 }

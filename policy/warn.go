@@ -26,9 +26,10 @@ func (w Warning) String() string {
 }
 
 // Warnings returns what is likely wrong with p, that of a target in the order of the targets. Pointers lead into the
-// normal form that [Policy.MarshalJSON] prints.
-func Warnings(p Policy) []Warning {
-	c := newChecker(p)
+// normal form that [Policy.MarshalJSON] prints. floor is what is refused unless a target names the very address, as
+// the matcher's FloorPrefixes returns it.
+func Warnings(p Policy, floor []netip.Prefix) []Warning {
+	c := newChecker(p, floor)
 	c.checkPolicy()
 	for i, t := range p.Targets {
 		c.at = pointer(listField(p.Mode)).AppendToken(strconv.Itoa(i))
@@ -37,15 +38,15 @@ func Warnings(p Policy) []Warning {
 	return c.found
 }
 
-// Warnings returns the warnings of every policy in the document. Pointers lead into the document as it was read.
-func (d Document) Warnings() []Warning {
+// Warnings returns the [Warnings] of every policy in the document. Pointers lead into the document as it was read.
+func (d Document) Warnings(floor []netip.Prefix) []Warning {
 	if d.Policy != nil {
-		return d.places[Baseline].locate(*d.Policy, Warnings(*d.Policy))
+		return d.places[Baseline].locate(*d.Policy, Warnings(*d.Policy, floor))
 	}
 	var all []Warning
 	for phase, p := range d.Phases {
 		if p != nil && slices.Index(d.Phases[:], p) == phase { // an inherited policy is checked once
-			all = append(all, d.places[phase].locate(*p, Warnings(*p))...)
+			all = append(all, d.places[phase].locate(*p, Warnings(*p, floor))...)
 		}
 	}
 	return all
@@ -82,6 +83,7 @@ type prefixPort struct {
 // A checker collects warnings. Its indices make the search for shadowed targets linear in the number of targets.
 type checker struct {
 	policy   Policy
+	floor    []netip.Prefix
 	at       jsontext.Pointer
 	found    []Warning
 	names    map[hostPort]bool // wildcards without their star, so that a name's own tail is the key
@@ -89,8 +91,8 @@ type checker struct {
 	lengths  []int // of prefixes that occur, longest first
 }
 
-func newChecker(p Policy) *checker {
-	c := &checker{policy: p, names: map[hostPort]bool{}, prefixes: map[prefixPort]string{}}
+func newChecker(p Policy, floor []netip.Prefix) *checker {
+	c := &checker{policy: p, floor: floor, names: map[hostPort]bool{}, prefixes: map[prefixPort]string{}}
 	for _, t := range p.Targets {
 		if t.Kind.IsName() {
 			c.names[hostPort{strings.TrimPrefix(t.Host, "*"), t.Port}] = true
@@ -253,29 +255,22 @@ func (c *checker) checkReach(t Target) {
 		c.warn(t.input(), "lets DNS go straight to that server, past the filter", "remove it unless the workload must ask that very server")
 	case allow && t.Prefix.Bits() == 0:
 		c.warn(t.input(), "allows every "+family+" address but the floor", "write the mode public if that is meant")
-	case allow && inFloor(t.Prefix) && t.Prefix.IsSingleIP():
+	case allow && c.inFloor(t.Prefix) && t.Prefix.IsSingleIP():
 		c.warn(t.input(), "opens an address that the floor keeps closed otherwise", "remove it unless the workload needs that very address")
-	case allow && inFloor(t.Prefix):
+	case allow && c.inFloor(t.Prefix):
 		c.warn(t.input(), "opens nothing: the floor refuses all of it", "name the very addresses that are meant")
 	case !allow && t.Prefix.Bits() == 0 && len(c.policy.Targets) == 1:
 		c.warn(t.input(), "leaves the other address family open", "write an allowlist or the mode no-network")
 	}
 }
 
-// floors are the networks all of whose addresses are refused unless a target names the very address.
-var floors = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/32"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
-	netip.MustParsePrefix("::/128"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
-}
-
-// inFloor reports whether all of p is loopback, link-local, multicast, broadcast or unspecified.
-func inFloor(p netip.Prefix) bool {
-	return slices.ContainsFunc(floors, func(f netip.Prefix) bool { return f.Bits() <= p.Bits() && f.Contains(p.Addr()) })
+// inFloor reports whether the floor refuses all of p.
+func (c *checker) inFloor(p netip.Prefix) bool {
+	return slices.ContainsFunc(c.floor, func(f netip.Prefix) bool { return f.Bits() <= p.Bits() && f.Contains(p.Addr()) })
 }
 
 func (c *checker) checkShadowedPrefix(t Target) {
-	if t.Prefix.IsSingleIP() && inFloor(t.Prefix) {
+	if t.Prefix.IsSingleIP() && c.inFloor(t.Prefix) {
 		return // a network round it does not open it
 	}
 	for _, bits := range c.lengths {
