@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -185,13 +184,4 @@ func (s *Server) Events() *control.Hub { return s.events }
 // Metrics implements [control.Backend].
 func (s *Server) Metrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})
-}
-
-// addOwn remembers a port that the proxy listens on, which it never dials.
-func (s *Server) addOwn(listening interface{ String() string }) {
-	if a, err := netip.ParseAddrPort(listening.String()); err == nil {
-		s.mu.Lock()
-		s.own[a.Port()] = struct{}{}
-		s.mu.Unlock()
-	}
 }

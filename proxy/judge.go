@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"net/netip"
+	"slices"
 
 	"sluice/matcher"
 	"sluice/policy"
+	"sluice/proxy/resolve"
 )
 
 // rules are what a session judges by, from one switch to the next. They are immutable.
@@ -64,22 +66,33 @@ func (r *rules) address(d matcher.Decision, e endpoint, chain []string, a netip.
 // addresses returns those of found that may be dialled for a target whose own decision is d, in their order, and
 // the decision for the first of them; or none, and why the last one is refused.
 func (r *rules) addresses(d matcher.Decision, e endpoint, chain []string, found []netip.Addr) ([]netip.Addr, matcher.Decision) {
-	var allowed []netip.Addr
 	decision := matcher.Decision{Verdict: matcher.Refuse, Reason: reasonNoAddress, Rule: matcher.NoRule}
-	for _, a := range found {
-		switch one := r.address(d, e, chain, a); {
-		case one.Verdict != matcher.Allow:
-			if len(allowed) == 0 {
-				decision = one
-			}
-		default:
-			if len(allowed) == 0 {
-				decision = one
-			}
-			allowed = append(allowed, a)
+	allowed, all := 0, found
+	for i, a := range found {
+		one := r.address(d, e, chain, a)
+		if allowed == 0 {
+			decision = one
 		}
+		if one.Verdict != matcher.Allow {
+			continue
+		}
+		if allowed == i { // found is shared: it is copied only if it must be cut
+			allowed++
+			continue
+		}
+		all = append(all[:allowed:allowed], a)
+		allowed++
 	}
-	return allowed, decision
+	return all[:allowed], decision
+}
+
+// reach returns the addresses of an answer that may be dialled, and the decision for the first of them.
+func (s *Session) reach(r *rules, d matcher.Decision, e endpoint, answer resolve.Answer) ([]netip.Addr, matcher.Decision) {
+	may, d := r.addresses(d, e, answer.Chain, answer.Addrs)
+	if s.server.listensOn(e.port) && slices.ContainsFunc(may, func(a netip.Addr) bool { return s.server.isOwn(a, e.port) }) {
+		return nil, refusedOwn
+	}
+	return may, d
 }
 
 // needsName reports whether a flow allowed by d stands or falls with the name that the client shows inside it.
@@ -141,7 +154,9 @@ func (s *Session) flow(r *rules, f subject) matcher.Decision {
 	if f.opaque && r.needsName(d) {
 		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonOpaque, Rule: matcher.NoRule}
 	}
-	answer, known := s.server.resolver.Cached(f.shown)
-	d, _ = r.inner(f, d, f.shown, answer.Addrs, known)
+	if f.shown != "" {
+		answer, known := s.server.resolver.Cached(f.shown)
+		d, _ = r.inner(f, d, f.shown, answer.Addrs, known)
+	}
 	return d
 }

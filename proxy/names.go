@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net"
+	"net/netip"
 	"time"
 
 	"sluice/matcher"
@@ -17,12 +18,16 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	s.switching.Lock()
 	defer s.switching.Unlock()
 	if s.dns == nil {
+		var hosts func([]byte) []netip.Addr
+		if known := s.server.config.Hosts; known != nil {
+			hosts = func(name []byte) []netip.Addr { return known(string(name)) }
+		}
 		s.dns = dns.New(dns.Options{
 			Rules: func() dns.Rules {
 				r := s.rules()
 				return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
 			},
-			Upstreams: s.server.config.Upstreams, Hosts: s.server.config.Hosts, Observe: s.observe, Logger: s.server.log,
+			Upstreams: s.server.config.Upstreams, Hosts: hosts, Observe: s.observe, Logger: s.server.log,
 		})
 		s.closing = append(s.closing, s.dns.Close)
 	}
@@ -54,11 +59,11 @@ func (s *Session) observe(e *dns.Event) {
 		o = refused
 	}
 	s.tally.queries.at(queryKey{r.phase, o, e.Decision.Reason}).Add(1)
-	if o == allowed || s.server.config.Audit == nil {
+	if o == allowed || s.server.config.Audit == nil && !s.server.events.Active() {
 		return
 	}
 	now := time.Now()
-	s.server.config.Audit.Write(&audit.Record{
+	s.server.write(&audit.Record{
 		Time: now, Container: s.container, ContainerID: s.containerID, Phase: r.phase.String(), Generation: e.Generation,
 		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(e.Decision.Reason),
 		Rule: r.ruleText(e.Decision.Rule), Decision: refusal.NewDecisionID(),

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/control"
 	"sluice/matcher"
 	"sluice/proxy/audit"
 	"sluice/proxy/refusal"
@@ -139,15 +140,34 @@ func (s *Session) report(r *report) {
 	if r.outcome == cutOff {
 		s.tally.cut.Add(1)
 	}
-	if s.server.config.Audit == nil {
+	if s.server.config.Audit == nil && !s.server.events.Active() {
 		return
 	}
-	record := audit.Record{
+	s.server.write(&audit.Record{
 		Time: r.now, Container: s.container, ContainerID: s.containerID, Phase: r.rules.phase.String(),
 		Generation: r.rules.generation, Protocol: string(r.protocol), Target: r.target.host, Port: r.target.port,
-		Verdict: string(r.outcome), Reason: string(r.reason), Rule: r.rules.ruleText(r.rule), Decision: r.decision,
+		Address: r.address, Verdict: string(r.outcome), Reason: string(r.reason), Rule: r.rules.ruleText(r.rule), Decision: r.decision,
 		BytesIn: r.in, BytesOut: r.out, Ms: float64(r.now.Sub(r.began)) / float64(time.Millisecond),
+	})
+}
+
+// write hands a record to the audit and to whoever listens to events.
+func (s *Server) write(r *audit.Record) {
+	if s.config.Audit != nil {
+		s.config.Audit.Write(r)
 	}
-	record.Address = r.address
-	s.server.config.Audit.Write(&record)
+	if s.events.Active() {
+		s.events.Publish(control.Event{
+			Time: r.Time, Container: r.Container, ContainerID: r.ContainerID, Phase: r.Phase, Generation: r.Generation,
+			Protocol: r.Protocol, Target: r.Target, Port: r.Port, Address: addressText(r.Address), Verdict: r.Verdict,
+			Reason: r.Reason, Rule: r.Rule, Decision: r.Decision, BytesIn: r.BytesIn, BytesOut: r.BytesOut, Milliseconds: r.Ms,
+		})
+	}
+}
+
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }

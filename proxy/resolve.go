@@ -15,10 +15,10 @@ func (c *conn) begin() {
 		c.state = looking
 		c.worker.limits.Start(&c.timer, c)
 		later := c.later()
-		go func() {
+		c.session.server.running.Go(func() {
 			(*source).Fresh()
 			later(c.judge)
-		}()
+		})
 		return
 	}
 	c.judge()
@@ -46,12 +46,12 @@ func (c *conn) judge() {
 		c.state = looking
 		c.worker.limits.Start(&c.timer, c)
 		later, host, server := c.later(), c.target.host, c.session.server
-		go func() {
+		server.running.Go(func() {
 			ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 			defer cancel()
 			answer, err := server.resolver.Lookup(ctx, host)
 			later(func() { c.found(answer, err) })
-		}()
+		})
 	}
 }
 
@@ -68,10 +68,7 @@ func (c *conn) found(answer resolve.Answer, err error) {
 		c.lookupFailed(err)
 		return
 	}
-	allowed, d := c.rules.addresses(c.decision, c.target, answer.Chain, answer.Addrs)
-	if len(allowed) > 0 && c.session.server.isOwn(allowed[0], c.target.port) {
-		allowed, d = nil, refusedOwn
-	}
+	allowed, d := c.session.reach(c.rules, c.decision, c.target, answer)
 	if len(allowed) == 0 {
 		c.decision = d
 		c.refuse(statusForbidden, d.Reason)

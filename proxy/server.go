@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"runtime"
@@ -75,7 +76,8 @@ type Server struct {
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session
-	own      map[uint16]struct{} // ports that the proxy listens on
+
+	own atomic.Pointer[map[uint16]struct{}] // ports that the proxy listens on; replaced under mu
 }
 
 // New starts a server. It serves nothing before a session gets a listener and a policy.
@@ -105,7 +107,7 @@ func New(config Config) (*Server, error) {
 	}
 	s := &Server{
 		config: config, log: config.Logger, registry: config.Registry, events: new(control.Hub),
-		sessions: make(map[string]*Session), own: make(map[uint16]struct{}),
+		sessions: make(map[string]*Session),
 		resolver: resolve.New(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger}),
 		dialSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_dial_seconds",
 			Help: "Time to connect to an upstream.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
@@ -185,12 +187,34 @@ func (s *Server) Open(id string) (*Session, error) {
 	return session, nil
 }
 
-// own reports whether an address and port is a listener of the proxy itself.
-func (s *Server) isOwn(a netip.Addr, port uint16) bool {
+// addOwn remembers a port that the proxy listens on, which it never dials.
+func (s *Server) addOwn(listening net.Addr) {
+	a, err := netip.ParseAddrPort(listening.String())
+	if err != nil {
+		return // not a network address
+	}
 	s.mu.Lock()
-	_, listening := s.own[port]
-	s.mu.Unlock()
-	if !listening {
+	defer s.mu.Unlock()
+	own := map[uint16]struct{}{a.Port(): {}}
+	if old := s.own.Load(); old != nil {
+		maps.Copy(own, *old)
+	}
+	s.own.Store(&own)
+}
+
+// listensOn reports whether the proxy listens on a port, on whatever address.
+func (s *Server) listensOn(port uint16) bool {
+	own := s.own.Load()
+	if own == nil {
+		return false
+	}
+	_, ok := (*own)[port]
+	return ok
+}
+
+// isOwn reports whether an address and port is a listener of the proxy itself.
+func (s *Server) isOwn(a netip.Addr, port uint16) bool {
+	if !s.listensOn(port) {
 		return false
 	}
 	if a.IsLoopback() || a.IsUnspecified() {

@@ -173,12 +173,12 @@ func (c *conn) ask(shown string, first []byte) {
 	c.state = asking
 	c.worker.limits.Start(&c.timer, c)
 	later, server := c.later(), c.session.server
-	go func() {
+	server.running.Go(func() {
 		ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 		defer cancel()
 		answer, _ := server.resolver.Lookup(ctx, shown)
 		later(func() { c.answered(answer) })
-	}()
+	})
 }
 
 func (c *conn) answered(answer resolve.Answer) {

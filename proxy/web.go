@@ -196,10 +196,7 @@ func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Re
 		}
 	}
 	f.subject.chain = answer.Chain
-	if f.addresses, f.decision = f.rules.addresses(f.decision, e, answer.Chain, answer.Addrs); len(f.addresses) > 0 &&
-		s.server.isOwn(f.addresses[0], e.port) {
-		f.addresses, f.decision = nil, refusedOwn
-	}
+	f.addresses, f.decision = s.reach(f.rules, f.decision, e, answer)
 	if len(f.addresses) == 0 {
 		return nil, f.no(statusForbidden, refused, f.decision.Reason)
 	}
