@@ -28,8 +28,12 @@ const Tag = "client:test"
 const packages = "curl,git,ca-certificates,bind9-dnsutils,openssl,netcat-openbsd,python3,python3-pip,iputils-ping," +
 	"iproute2,openssh-client"
 
-//go:embed tunnel.py
-var tunnel []byte
+var (
+	//go:embed tunnel.py
+	tunnel []byte
+	//go:embed flood.py
+	flood []byte
+)
 
 // unneeded is left out of the image. /dev, /proc and /sys are the engine's to fill.
 var unneeded = []string{
@@ -53,6 +57,7 @@ func Image(ctx context.Context, ca []byte) (images.Image, error) {
 	ours, err := images.NewLayer(
 		images.File{Path: "/etc/ssl/certs/ca-certificates.crt", Mode: 0o644, Body: ca},
 		images.File{Path: "/usr/local/bin/tunnel", Mode: 0o755, Body: tunnel},
+		images.File{Path: "/usr/local/bin/flood", Mode: 0o755, Body: flood},
 		// With this name AgentCompass's own proxy runs in the image too, which shows what the sidecar replaces.
 		images.File{Path: "/usr/local/bin/python", Link: "/usr/bin/python3"},
 	)
