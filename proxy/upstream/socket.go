@@ -86,7 +86,7 @@ func (s *socket) readable(fd int, sink Sink) {
 			continue
 		}
 		s.c.answered(s, r, n, sink)
-		if n < udpbatch.Size {
+		if n < udpbatch.Size || s.c.ctx.Err() != nil {
 			// It is empty, and what comes from now on wakes the poller again (it is edge-triggered).
 			return
 		}

@@ -1,0 +1,124 @@
+package dns
+
+import (
+	"sync"
+	"time"
+
+	"sluice/matcher"
+	"sluice/policy"
+	"sluice/proxy/dnswire"
+	"sluice/proxy/udpbatch"
+	"sluice/proxy/upstream"
+)
+
+var writers = sync.Pool{New: func() any { return new(udpbatch.Writer) }}
+
+// worker handles the queries of one goroutine.
+type worker struct {
+	s      *Server
+	sender *upstream.Sender
+	q      *query // the next one
+	now    time.Duration
+	room   [dnswire.OPTLen]byte
+}
+
+func (s *Server) newWorker() *worker {
+	return &worker{s: s, sender: s.upstream.NewSender(), q: newQuery()}
+}
+
+func (w *worker) release() { w.q.release() }
+
+// handle judges the query in pkt, which came from peer by udp or from tcp. It appends the answer to dst, if there is
+// one already; else it has sent the query on or dropped it. Server.switching must be held.
+func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp *tcpConn) []byte {
+	q := w.q
+	q.udp, q.tcp, q.start = udp, tcp, w.now
+	if peer != nil {
+		q.peer = *peer
+	}
+	rcode := q.read(pkt)
+	switch rcode {
+	case readable:
+	case unreadable:
+		return dst
+	default:
+		d := matcher.Decision{Reason: ReasonMalformed, Rule: matcher.NoRule}
+		if rcode != dnswire.RcodeFormErr {
+			d.Reason = ReasonUnsupported
+		}
+		return w.reply(dst, d, rcode, noExtended)
+	}
+	rules := w.s.opts.Rules()
+	d, what := decide(&rules, q)
+	q.generation, q.decision = rules.Generation, d
+	if what != forward {
+		rcode, extended := what.code()
+		return w.reply(dst, d, rcode, extended)
+	}
+	if w.s.opts.Hosts != nil {
+		if addrs := w.s.opts.Hosts(q.name); len(addrs) > 0 {
+			dst, d = q.appendLocal(dst, &rules, addrs)
+			w.s.observe(q, d, dnswire.RcodeNoError, w.now)
+			return dst
+		}
+	}
+	if rules.Ruleset.Mode() == policy.Allowlist {
+		q.withoutDO() // what is filtered cannot be verified
+	}
+	at := len(dst)
+	dst, ok := w.s.cache.appendTo(dst, q.Msg[2:], q.generation, w.now)
+	if ok {
+		return w.fromCache(dst, at, d)
+	}
+	if !w.s.names.admit(&rules, d, q.name) {
+		d = matcher.Decision{Reason: ReasonNameBudget, Rule: d.Rule}
+		return w.reply(dst, d, dnswire.RcodeNXDomain, extendedBlocked)
+	}
+	if err := w.sender.Add(&q.Query); err != nil {
+		d, extended := failure(err)
+		return w.reply(dst, d, dnswire.RcodeServFail, extended)
+	}
+	w.q = newQuery()
+	return dst
+}
+
+func (w *worker) fromCache(dst []byte, at int, d matcher.Decision) []byte {
+	q := w.q
+	msg := dst[at:]
+	rcode := int(msg[3] & dnswire.RcodeMask)
+	finish(q, msg)
+	if q.tcp == nil {
+		msg = truncate(w.room[:], msg, q.size)
+	}
+	w.s.observe(q, d, rcode, w.now)
+	return dst[:at+len(msg)]
+}
+
+func (w *worker) reply(dst []byte, d matcher.Decision, rcode, extended int) []byte {
+	dst = w.q.appendReply(dst, rcode, extended, string(d.Reason))
+	w.s.observe(w.q, d, rcode, w.now)
+	return dst
+}
+
+// judge judges a query again, by new rules.
+func (s *Server) judge(rules *Rules, q *query) (matcher.Decision, action) {
+	d, what := decide(rules, q)
+	q.generation, q.decision = rules.Generation, d
+	if what == forward && !s.names.admit(rules, d, q.name) {
+		return matcher.Decision{Reason: ReasonNameBudget, Rule: d.Rule}, refuse
+	}
+	return d, what
+}
+
+// code returns the answer that an action other than forward stands for.
+func (a action) code() (rcode, extended int) {
+	switch a {
+	case notOffered:
+		return dnswire.RcodeRefused, extendedNotSupported
+	case noData:
+		return dnswire.RcodeNoError, noExtended
+	case noSuchName:
+		return dnswire.RcodeNXDomain, noExtended
+	}
+	return dnswire.RcodeNXDomain, extendedBlocked
+}
