@@ -284,12 +284,9 @@ func (c *checker) checkShadowedPrefix(t Target) {
 				continue
 			}
 			by := Target{Host: host, Port: port, Kind: t.Kind}.input()
-			switch {
-			case cover == t.Prefix && port == t.Port:
+			if cover == t.Prefix && port == t.Port {
 				c.warn(t.input(), "means the same as "+by, "keep one of them")
-			case t.Prefix.IsSingleIP() && t.Port == 0 && c.policy.Mode == Allowlist:
-				c.warn(t.input(), "is covered by "+by, "remove it, unless the workload must ping it")
-			default:
+			} else {
 				c.warn(t.input(), "is covered by "+by, "remove it, or what covers it")
 			}
 			return

@@ -45,10 +45,10 @@ func TestWarnings(t *testing.T) {
 		}},
 		{"not-shadowed", Allowlist, "*.ok.test:443 a.ok.test a.ok.test.b *.test.ok.test.c", nil},
 		{"shadowed-address", Allowlist, "10.0.0.0/8 10.0.0.1 10.1.0.0/16:443 10.0.0.2:443 2001:db8::/32 2001:db8::1", []string{
-			a(1) + `"10.0.0.1": is covered by "10.0.0.0/8"; remove it, unless the workload must ping it`,
+			a(1) + `"10.0.0.1": is covered by "10.0.0.0/8"; remove it, or what covers it`,
 			a(2) + `"10.0.0.2:443": is covered by "10.0.0.0/8"; remove it, or what covers it`,
 			a(3) + `"10.1.0.0/16:443": is covered by "10.0.0.0/8"; remove it, or what covers it`,
-			a(5) + `"2001:db8::1": is covered by "2001:db8::/32"; remove it, unless the workload must ping it`,
+			a(5) + `"2001:db8::1": is covered by "2001:db8::/32"; remove it, or what covers it`,
 		}},
 		{"not-shadowed-address", Allowlist, "10.0.0.0/8:443 10.0.0.1 10.0.0.2:80 169.254.0.0/17:80 11.0.0.0/9", []string{
 			a(4) + `"169.254.0.0/17:80": opens nothing: the floor refuses all of it; name the very addresses that are meant`,

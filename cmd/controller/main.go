@@ -1,0 +1,77 @@
+// Command sluice looks after the network policies of containers. This is its command line; what it does is in the
+// packages that it wires together.
+//
+// Wanted output goes to stdout, all else to stderr. The exit code is 0 when the work is done, 1 when it was refused or
+// failed, 2 for wrong usage.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run executes one command line and returns its exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	out := bufio.NewWriter(stdout)
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(out)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if flushErr := out.Flush(); err == nil && flushErr != nil {
+		err = failed(fmt.Errorf("write the output: %w", flushErr))
+	}
+	var failure *failure
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errReported):
+		return exitFailed
+	case errors.As(err, &failure):
+		fmt.Fprintf(stderr, "sluice: %v\n", err)
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "sluice: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+	return exitUsage
+}
+
+// failure is an error of the work itself. Every other error that a command returns is wrong usage.
+type failure struct{ error }
+
+func (f *failure) Unwrap() error { return f.error }
+
+func failed(err error) error { return &failure{err} }
+
+// errReported ends a command whose output says already what is wrong.
+var errReported = failed(errors.New("reported"))
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sluice",
+		Short:         "Give every container its own outbound network policy",
+		Args:          cobra.NoArgs,
+		SilenceErrors: true, // run prints them
+		SilenceUsage:  true,
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	asJSON := root.PersistentFlags().Bool("json", false, "print JSON, of which fields are added but never changed")
+	root.AddCommand(newCheck(asJSON), newNotice(asJSON), newExplain(asJSON), newVersion(asJSON))
+	return root
+}
