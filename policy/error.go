@@ -46,8 +46,7 @@ func (e *Error) Error() string {
 // JSON that ends too early, as a reader sees it while somebody else is still writing the file.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errors is everything that is wrong with a document, in the order of the document. Errors.As finds the first
-// [Error] in it as well.
+// Errors is everything that is wrong with a document. Errors.As finds the first [Error] in it as well.
 type Errors struct {
 	All     []*Error // 1 to 100
 	Omitted int      // errors beyond those

@@ -22,7 +22,8 @@ func (s Source) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 type Sources [PhaseCount]Source
 
 // Resolve decides which policy each phase gets: the explicit one, else the sample's, else the recipe's, else public.
-// Every phase is decided by itself; policies are taken whole and never merged.
+// Every phase is decided by itself; policies are taken whole and never merged. What phases inherit under their older
+// field names they inherit inside one layer, when it is parsed.
 func Resolve(explicit, sample, recipe Layer) (Phases, Sources) {
 	var phases Phases
 	var sources Sources

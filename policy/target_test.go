@@ -150,6 +150,7 @@ func TestParseTargetErrors(t *testing.T) {
 		{"P-10", "//ok.test", `"//ok.test": has a path; write the host alone`},
 		{"P-10", "u@ok.test", `"xxxxx@ok.test": has user info` + writeOK},
 		{"P-10", "u:secret@ok.test:443", `"xxxxx@ok.test:443": has user info; write "ok.test:443"`},
+		{"P-10", "u:secret@more@ok.test", `"xxxxx@ok.test": has user info` + writeOK},
 		{"P-10", "u:secret@", `"xxxxx@": has user info; write the host without it`},
 		{"P-10", "ok.test?x", `"ok.test?xxxxx": has a '?', as in a URL` + writeOK},
 		{"P-10", "ok.test#", `"ok.test#": has a '#', as in a URL` + writeOK},
