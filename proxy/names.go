@@ -67,6 +67,6 @@ func (s *Session) observe(e *dns.Event) {
 		Time: now, Container: s.container, ContainerID: s.containerID, Phase: r.phase.String(), Generation: e.Generation,
 		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(e.Decision.Reason),
 		Rule: r.ruleText(e.Decision.Rule), Decision: refusal.NewDecisionID(),
-		Ms: float64(e.Latency) / float64(time.Millisecond),
+		Took: e.Latency,
 	})
 }

@@ -147,7 +147,7 @@ func (s *Session) report(r *report) {
 		Time: r.now, Container: s.container, ContainerID: s.containerID, Phase: r.rules.phase.String(),
 		Generation: r.rules.generation, Protocol: string(r.protocol), Target: r.target.host, Port: r.target.port,
 		Address: r.address, Verdict: string(r.outcome), Reason: string(r.reason), Rule: r.rules.ruleText(r.rule), Decision: r.decision,
-		BytesIn: r.in, BytesOut: r.out, Ms: float64(r.now.Sub(r.began)) / float64(time.Millisecond),
+		BytesIn: r.in, BytesOut: r.out, Took: r.now.Sub(r.began),
 	})
 }
 
@@ -160,7 +160,7 @@ func (s *Server) write(r *audit.Record) {
 		s.events.Publish(control.Event{
 			Time: r.Time, Container: r.Container, ContainerID: r.ContainerID, Phase: r.Phase, Generation: r.Generation,
 			Protocol: r.Protocol, Target: r.Target, Port: r.Port, Address: addressText(r.Address), Verdict: r.Verdict,
-			Reason: r.Reason, Rule: r.Rule, Decision: r.Decision, BytesIn: r.BytesIn, BytesOut: r.BytesOut, Milliseconds: r.Ms,
+			Reason: r.Reason, Rule: r.Rule, Decision: r.Decision, BytesIn: r.BytesIn, BytesOut: r.BytesOut, Milliseconds: float64(r.Took) / float64(time.Millisecond),
 		})
 	}
 }

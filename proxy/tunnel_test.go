@@ -248,7 +248,8 @@ func TestServerName(t *testing.T) {
 		}}
 		_ = tls.Server(c, config).Handshake()
 	})
-	known := names{"ok.test": {"127.0.0.1"}, "also.test": {"127.0.0.1"}, "elsewhere.test": {"127.0.0.2"}, "evil.test": {"127.0.0.1"}}
+	known := names{"ok.test": {"127.0.0.1"}, "also.test": {"127.0.0.1"}, "elsewhere.test": {"127.0.0.2"}, "evil.test": {"127.0.0.1"},
+		"hidden.test": {"127.0.0.3"}}
 	for name, c := range map[string]struct {
 		policy, target, sni string
 		passes              bool
@@ -261,8 +262,8 @@ func TestServerName(t *testing.T) {
 		"none-on-other-port":       {allow("ok.test"), "ok.test", "", true},
 		"address-rule":             {allow("127.0.0.1"), "127.0.0.1", "evil.test", true},
 		"denied":                   {deny("evil.test"), "ok.test", "evil.test", false},
-		"denied-behind-address":    {deny("evil.test"), "127.0.0.1", "evil.test", false},
-		"not-denied":               {deny("evil.test"), "127.0.0.1", "ok.test", true},
+		"denied-behind-address":    {deny("hidden.test"), "127.0.0.1", "hidden.test", false},
+		"not-denied":               {deny("hidden.test"), "127.0.0.1", "ok.test", true},
 		"public":                   {`"public"`, "ok.test", "evil.test", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -407,12 +407,13 @@ func (u *webUpstream) reset(reason matcher.Reason) {
 		client = nil
 	}
 	u.mu.Unlock()
-	_ = u.SetLinger(0)
-	_ = u.Close()
+	// The client first: the engine closes it in order as soon as it sees the upstream fail.
 	if c, ok := client.(interface{ SetLinger(int) error }); ok {
 		_ = c.SetLinger(0)
 		_ = client.Close()
 	}
+	_ = u.SetLinger(0)
+	_ = u.Close()
 }
 
 // webFlows are the upstream connections of a session's HTTP clients.
