@@ -268,3 +268,12 @@ func cmdWaitFor(ts *testscript.TestScript, neg bool, args []string) {
 		return pattern.Match(out), fmt.Sprintf("%s does not print %q but:\n%s", args[1], args[0], out)
 	})
 }
+
+// cmdCapture puts what a program prints into a variable: capture NAME PROGRAM ARG...
+func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 || neg {
+		ts.Fatalf("usage: capture NAME PROGRAM ARG...")
+	}
+	ts.Check(ts.Exec(args[1], args[2:]...))
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}

@@ -23,6 +23,7 @@ func TestScenarios(t *testing.T) {
 			"tunnel":       cmdTunnel,
 			"internet-saw": cmdInternetSaw,
 			"wait-for":     cmdWaitFor,
+			"capture":      cmdCapture,
 		},
 		Setup: func(env *testscript.Env) error {
 			s := newScript()

@@ -106,8 +106,10 @@ func configure(addresses []string, gateways []string) error {
 		"ipv6/conf/all/accept_dad":     "0",
 		"ipv6/conf/default/accept_dad": "0",
 		"ipv6/conf/link/accept_dad":    "0",
-		"ipv6/conf/all/forwarding":     "1",
-		"ipv4/ip_forward":              "1",
+		// UDP answers come from the address that was asked, which is local by a route and not by an interface.
+		"ipv6/ip_nonlocal_bind":    "1",
+		"ipv6/conf/all/forwarding": "1",
+		"ipv4/ip_forward":          "1",
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+file, []byte(value), 0); err != nil {
 			return err

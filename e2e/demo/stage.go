@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/client"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"sluice/control"
+	"sluice/images"
+)
+
+// policies are the three phases, in the form that "sluice-proxy serve --policy" reads.
+//
+//go:embed policies.yaml
+var policies []byte
+
+// label marks what a demo made with the process id of its maker, so that the next one can remove what a killed one left.
+const label = "demo-of-sluice"
+
+// originNames are the hosts of the demo; one container plays them all.
+var originNames = []string{"pypi.test", "model.test", "judge.test", "evil.test"}
+
+// docker runs the Docker command line on the engine that host names, as a person would.
+type docker struct{ host string }
+
+func (d docker) command(ctx context.Context, args ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, "docker", args...)
+	if d.host != "" {
+		command.Env = append(command.Environ(), "DOCKER_HOST="+d.host)
+	}
+	// Ctrl-C is for the demo, which ends what it started in its own order.
+	command.SysProcAttr = ownGroup
+	return command
+}
+
+func (d docker) run(ctx context.Context, args ...string) (string, error) {
+	command := d.command(ctx, args...)
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// stage is what the demo plays on: an internal network with the workload, an outer one with the origins, and the
+// sidecar on both.
+type stage struct {
+	docker
+	prefix  string
+	sidecar string
+	work    string
+}
+
+// setStage makes everything. What it returns is to be cleared also after an error.
+func setStage(ctx context.Context, host string) (*stage, error) {
+	prefix := "sluice-demo-" + strconv.Itoa(os.Getpid()) + "-"
+	s := &stage{docker: docker{host}, prefix: prefix, sidecar: prefix + "sidecar", work: prefix + "workload"}
+	if err := s.clearDead(ctx); err != nil {
+		return s, err
+	}
+	if err := s.loadImages(ctx); err != nil {
+		return s, err
+	}
+	mark := "--label=" + label + "=" + strconv.Itoa(os.Getpid())
+	for _, args := range [][]string{
+		{"network", "create", mark, prefix + "outside"},
+		{"network", "create", mark, "--internal", prefix + "inside"},
+	} {
+		if _, err := s.run(ctx, args...); err != nil {
+			return s, err
+		}
+	}
+	confined := []string{"run", "--detach", mark, "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"}
+	origin := append(confined[:len(confined):len(confined)], "--name="+prefix+"origin", "--network="+prefix+"outside",
+		"--sysctl=net.ipv4.ip_unprivileged_port_start=0")
+	for _, name := range originNames {
+		origin = append(origin, "--network-alias="+name)
+	}
+	if _, err := s.run(ctx, append(origin, s.image(), "origin")...); err != nil {
+		return s, err
+	}
+	if _, err := s.run(ctx, append(confined[:len(confined):len(confined)], "--name="+s.sidecar, "--network="+prefix+"outside",
+		"--tmpfs="+control.DefaultDir+":uid=65532,gid=65532,mode=0700", s.image()+"-sidecar",
+		"serve", "--policy=/etc/sluice/policies.yaml", "--listen=:8080", "--dns=:53", "--metrics=:9464",
+		"--control="+control.DefaultDir, "--audit=-")...); err != nil {
+		return s, err
+	}
+	if _, err := s.run(ctx, "network", "connect", "--alias=sidecar", prefix+"inside", s.sidecar); err != nil {
+		return s, err
+	}
+	address, err := s.run(ctx, "inspect", "--format",
+		`{{(index .NetworkSettings.Networks "`+prefix+`inside").IPAddress}}`, s.sidecar)
+	if err != nil {
+		return s, err
+	}
+	if _, err := s.run(ctx, append(confined[:len(confined):len(confined)], "--name="+s.work, "--network="+prefix+"inside",
+		"--dns="+address, "--env=PROXY=sidecar:8080", s.image(), "wait")...); err != nil {
+		return s, err
+	}
+	return s, s.waitForSidecar(ctx)
+}
+
+// image is the name of the image of origin and workload, which are this program.
+func (s *stage) image() string { return strings.TrimSuffix(s.prefix, "-") + ":demo" }
+
+// loadImages loads two images without a registry: this program, and the sidecar with the demo's policies.
+func (s *stage) loadImages(ctx context.Context) error {
+	path, err := sidecarBinary()
+	if err != nil {
+		return err
+	}
+	proxy, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("%w; \"make demo\" builds it", err)
+	}
+	sidecar, err := images.SluiceProxy(proxy)
+	if err != nil {
+		return err
+	}
+	policyLayer, err := images.NewLayer(images.File{Path: "/etc/sluice/policies.yaml", Mode: 0o644, Body: policies})
+	if err != nil {
+		return err
+	}
+	sidecar.Tag, sidecar.Layers = s.image()+"-sidecar", append(sidecar.Layers, policyLayer)
+
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	binary, err := images.NewLayer(images.File{Path: "/demo", Mode: 0o755, Body: self})
+	if err != nil {
+		return err
+	}
+	demo := images.Image{Tag: s.image(), Layers: []images.Layer{binary}, Config: dockerspec.DockerOCIImageConfig{
+		ImageConfig: oci.ImageConfig{User: "65532:65532", Entrypoint: []string{"/demo"}}}}
+
+	options := []client.Opt{client.FromEnv, client.WithAPIVersionNegotiation()}
+	if s.host != "" {
+		options = append(options, client.WithHost(s.host))
+	}
+	engine, err := client.NewClientWithOpts(options...)
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	return images.Load(ctx, engine, sidecar, demo)
+}
+
+func (s *stage) waitForSidecar(ctx context.Context) error {
+	var last error
+	for range 100 {
+		if _, last = s.run(ctx, "exec", s.sidecar, "sluice-proxy", "health"); last == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return last
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	logs, err := s.command(ctx, "logs", "--tail=20", s.sidecar).CombinedOutput()
+	return errors.Join(fmt.Errorf("the sidecar does not become ready: %w:\n%s", last, logs), err)
+}
+
+// clear removes everything of this demo. It works on although the demo was interrupted.
+func (s *stage) clear() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return s.remove(ctx, strconv.Itoa(os.Getpid()))
+}
+
+// clearDead removes what demos left whose process is no more.
+func (s *stage) clearDead(ctx context.Context) error {
+	found, err := s.run(ctx, "ps", "--all", "--filter=label="+label, "--format={{.Label \""+label+"\"}}")
+	if err != nil {
+		return err
+	}
+	for _, maker := range strings.Fields(found) {
+		pid, err := strconv.Atoi(maker)
+		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			if err := s.remove(ctx, maker); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes the containers, networks and images of the demo with this process id.
+func (s *stage) remove(ctx context.Context, maker string) error {
+	filter := "--filter=label=" + label + "=" + maker
+	var errs []error
+	for _, kind := range []struct{ list, remove []string }{
+		{[]string{"ps", "--all", "--quiet", filter}, []string{"rm", "--force", "--volumes"}},
+		{[]string{"network", "ls", "--quiet", filter}, []string{"network", "rm"}},
+		{[]string{"image", "ls", "--quiet", "sluice-demo-" + maker}, []string{"image", "rm", "--force"}},
+	} {
+		found, err := s.run(ctx, kind.list...)
+		if ids := strings.Fields(found); err == nil && len(ids) > 0 {
+			_, err = s.run(ctx, append(kind.remove, ids...)...)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
