@@ -155,7 +155,16 @@ func (n *Internet) open() error {
 			}
 		})
 	}
-	for port, serve := range map[int]func(net.Conn){PortEcho: serveEcho, PortFirst: serveFirst, PortTicks: n.serveTicks} {
+	config, err := sshConfig()
+	if err != nil {
+		return err
+	}
+	for port, serve := range map[int]func(net.Conn){
+		PortEcho:  serveEcho,
+		PortSSH:   func(conn net.Conn) { n.git.serveSSH(conn, config) },
+		PortFirst: serveFirst,
+		PortTicks: n.serveTicks,
+	} {
 		listener, err := n.listen(port)
 		if err != nil {
 			return err

@@ -39,6 +39,7 @@ var (
 // The ports on which every address of the internet listens, beside 53 (DNS, UDP and TCP).
 const (
 	PortEcho  = 7    // TCP and UDP: sends back what it gets
+	PortSSH   = 22   // git's upload-pack on the repository, for everybody
 	PortHTTP  = 80   // HTTP/1.1, and HTTP/2 by prior knowledge
 	PortHTTPS = 443  // HTTP/1.1 and HTTP/2, a certificate for whatever name is asked for
 	PortAlt   = 8443 // as 443
