@@ -53,8 +53,7 @@ func (k *sink) Answer(uq *upstream.Query, msg []byte) {
 		rcode |= int(msg[k.v.opt.TTL]) << 4
 	}
 	finish(q, msg)
-	k.deliver(q, msg)
-	k.done(q, d, rcode)
+	k.deliver(q, msg, d, rcode)
 }
 
 // Fail implements [upstream.Sink].
@@ -141,22 +140,29 @@ func (k *sink) cut(rules *Rules, q *query, msg []byte) []byte {
 	if v.hasOPT {
 		binary.BigEndian.PutUint16(msg[v.opt.TTL-2:], ownSize)
 	}
-	if end == v.end || v.hasOPT && q.edns && end == v.opt.Name && v.opt.End == v.end {
+	if v.hasOPT == q.edns && (end == v.end || q.edns && end == v.opt.Name && v.opt.End == v.end) {
 		return msg[:v.end]
+	}
+	additional := 0
+	if end == v.end {
+		additional = dnswire.Count(msg, 3)
 	}
 	if end == v.answerEnd {
 		dnswire.SetCount(msg, 2, 0)
 	}
 	left := end
-	additional := 0
-	if v.hasOPT && q.edns {
+	switch {
+	case !q.edns:
+		v.hasOPT = false
+	case v.hasOPT:
 		length := v.opt.End - v.opt.Name
 		copy(msg[end:], msg[v.opt.Name:v.opt.End])
 		v.opt.TTL += end - v.opt.Name
 		v.opt.Name, v.opt.End = end, end+length
 		left, additional = v.opt.End, 1
-	} else {
-		v.hasOPT = false
+	default: // one for our part (RFC 6891 section 6.1.1)
+		msg = q.appendOPT(msg[:end], 0, nil)
+		left, additional = len(msg), additional+1
 	}
 	dnswire.SetCount(msg, 3, additional)
 	kept := v.ttls[:0]
@@ -209,22 +215,17 @@ func (k *sink) reply(q *query, d matcher.Decision, rcode, extended int) {
 	if q.udp != nil {
 		dst = k.writer(q.udp).Scratch()
 	}
-	k.deliver(q, q.appendReply(dst, rcode, extended, string(d.Reason)))
-	k.done(q, d, rcode)
+	k.deliver(q, q.appendReply(dst, rcode, extended, string(d.Reason)), d, rcode)
 }
 
-func (k *sink) deliver(q *query, msg []byte) {
+// deliver ends q: msg is its answer.
+func (k *sink) deliver(q *query, msg []byte, d matcher.Decision, rcode int) {
+	k.s.observe(q, d, rcode, k.clock())
 	if q.tcp != nil {
 		q.tcp.answer(msg)
-		return
-	}
-	if msg = truncate(k.room[:], msg, q.size); msg != nil {
+	} else if msg = truncate(k.room[:], msg, q.size); msg != nil {
 		k.writer(q.udp).Add(msg, &q.peer)
 	}
-}
-
-func (k *sink) done(q *query, d matcher.Decision, rcode int) {
-	k.s.observe(q, d, rcode, k.clock())
 	q.release()
 }
 

@@ -68,6 +68,7 @@ func New(t testing.TB, answer func(Query) *dns.Msg) *Server {
 			if reply == nil {
 				return
 			}
+			reply.Compress = true
 			if !overTCP {
 				size := dns.MinMsgSize
 				if opt := m.IsEdns0(); opt != nil {

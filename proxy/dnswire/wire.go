@@ -183,6 +183,7 @@ func SkipName(msg []byte, off int) (int, bool) {
 // followed. It reports false for names that are malformed, too long or cannot be written so.
 func ReadName(dst, msg []byte, off int) ([]byte, bool) {
 	start, limit, length := len(dst), off, 1 // a pointer goes before limit, so that there is no loop
+	pointers := 0
 	for off < len(msg) {
 		n := int(msg[off])
 		switch {
@@ -204,7 +205,8 @@ func ReadName(dst, msg []byte, off int) ([]byte, bool) {
 			off += 1 + n
 		case n >= 0xc0 && off+1 < len(msg):
 			to := (n&0x3f)<<8 | int(msg[off+1])
-			if to >= limit || to < HeaderLen {
+			// A name has at most 127 labels, and no use for more pointers.
+			if pointers++; to >= limit || to < HeaderLen || pointers > MaxName/2 {
 				return dst, false
 			}
 			off, limit = to, to

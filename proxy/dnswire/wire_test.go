@@ -56,6 +56,7 @@ func TestReadName(t *testing.T) {
 		{"pointer-loop", "\x01a\xc0\x10\x01b\xc0\x0c", 4, "", false},
 		{"pointer-forwards", "\xc0\x0e\x00", 0, "", false},
 		{"pointer-into-header", "\xc0\x00", 0, "", false},
+		{"pointers-only", "\x00\xc0\x0c" + pointers(200), 401, "", false},
 		{"pointer-cut", "\xc0", 0, "", false},
 		{"dot-in-label", "\x04a.ok\x04test\x00", 0, "", false},
 		{"nul-in-label", "\x03a\x00b\x00", 0, "", false},
@@ -72,6 +73,17 @@ func TestReadName(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pointers are n pointers, each to the one before; they begin at offset 15.
+func pointers(n int) string {
+	var b strings.Builder
+	for i := range n {
+		to := 13 + 2*i
+		b.WriteByte(0xc0 | byte(to>>8))
+		b.WriteByte(byte(to))
+	}
+	return b.String()
 }
 
 func TestSameQuestion(t *testing.T) {

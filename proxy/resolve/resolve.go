@@ -3,26 +3,54 @@ package resolve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
+	"sync"
 	"time"
+
+	"sluice/proxy/upstream"
 )
 
 // What a failed look-up's error is, for errors.Is. A look-up whose context ended gives the context's error.
 var (
-	ErrNotFound   = errors.New("no such host")                    // NXDOMAIN, or no address of either family
-	ErrTimeout    = errors.New("no name server answered in time") //
-	ErrServer     = errors.New("name servers failed")             // SERVFAIL, REFUSED or another error code
-	ErrBusy       = errors.New("too many look-ups under way")     // the limit on questions under way
-	ErrBadName    = errors.New("not a host name")                 // cannot be asked in the DNS
-	ErrNoUpstream = errors.New("no name server is configured")    //
-	ErrClosed     = errors.New("resolver is closed")              //
+	ErrNotFound   = errors.New("no such host")                 // NXDOMAIN, or no address of either family
+	ErrTimeout    = errors.New("no name server answered")      // in time
+	ErrServer     = errors.New("name servers failed")          // SERVFAIL, REFUSED, nothing listens there, …
+	ErrBusy       = errors.New("too many look-ups under way")  //
+	ErrBadName    = errors.New("not a host name")              // it cannot be asked for
+	ErrNoUpstream = errors.New("no name server is configured") //
+	ErrClosed     = errors.New("resolver is closed")           //
+)
+
+const (
+	// maxOutstanding bounds the questions under way, two for each look-up.
+	maxOutstanding = 4096
+	// maxEntries bounds the names that are remembered.
+	maxEntries = 4096
+	// ttlMax bounds how long an answer is remembered, whatever it says.
+	ttlMax = time.Hour
+	// negativeMax bounds how long it is remembered that a name does not exist: a service that is being started is
+	// asked for again and again. negativeTTL is for answers that do not say (RFC 2308 section 5).
+	negativeMax = 10 * time.Second
+	negativeTTL = time.Second
+	// failureTTL keeps a name that cannot be looked up from being asked for without pause (RFC 9520 section 3.2).
+	failureTTL = time.Second
+	// partialTTL is for an answer with one family, when the other could not be had.
+	partialTTL = 10 * time.Second
+	// localTTL is for the answers of Options.Hosts.
+	localTTL = 5 * time.Second
+	// familyDelay is how long a look-up waits for the second family when it has addresses of the first: some servers
+	// never answer for AAAA. It is longer than the 50 ms of RFC 8305 section 3, since a connection by original
+	// destination needs the family that its client has chosen.
+	familyDelay = 400 * time.Millisecond
 )
 
 // An Answer is what a name stands for.
 type Answer struct {
-	// Addrs are the addresses of both families, IPv4-mapped ones unmapped, in the order of the answers (IPv6
-	// before IPv4). Shared: read only.
+	// Addrs are the addresses of both families, IPv4-mapped ones unmapped: IPv6 before IPv4, else in the order of
+	// the answers. Shared: read only.
 	Addrs []netip.Addr
 	// Chain are the CNAME names behind the question, lower case, without trailing dot, in order. Shared: read only.
 	Chain []string
@@ -44,28 +72,138 @@ type Options struct {
 
 // A Resolver is safe for concurrent use.
 type Resolver struct {
-	opts Options
+	opts   Options
+	client *upstream.Client
+	now    func() time.Time
+	delay  time.Duration // familyDelay
+
+	mu      sync.RWMutex // guards what follows, and all flights
+	entries map[string]entry
+	flights map[string]*flight
+}
+
+// entry is what is remembered of a name: an answer, or why there is none.
+type entry struct {
+	answer Answer
+	err    error
 }
 
 // New makes a resolver. It opens no socket before the first look-up. [Resolver.Close] ends it.
-func New(o Options) *Resolver { return &Resolver{opts: o} }
+func New(o Options) *Resolver { return newResolver(o, upstream.DefaultTimeout) }
+
+func newResolver(o Options, timeout time.Duration) *Resolver {
+	r := &Resolver{
+		opts:    o,
+		now:     time.Now,
+		delay:   familyDelay,
+		entries: make(map[string]entry),
+		flights: make(map[string]*flight),
+	}
+	r.client = upstream.New(upstream.Options{
+		Servers:        o.Upstreams,
+		MaxOutstanding: maxOutstanding,
+		Timeout:        timeout,
+		NewSink:        func() upstream.Sink { return sink{r} },
+		Logger:         o.Logger,
+	})
+	return r
+}
 
 // Cached returns the remembered answer for name, which must be in lower case without trailing dot, and reports
-// whether there is one that has not expired. It neither blocks nor allocates.
-func (r *Resolver) Cached(name string) (Answer, bool) { return Answer{}, false }
+// whether there is one that has not expired. It neither waits for a server nor allocates.
+func (r *Resolver) Cached(name string) (Answer, bool) {
+	r.mu.RLock()
+	e, ok := r.entries[name]
+	r.mu.RUnlock()
+	if !ok || e.err != nil || !r.now().Before(e.answer.Expires) {
+		return Answer{}, false
+	}
+	return e.answer, true
+}
 
 // Lookup returns the addresses behind name: remembered ones, else the answers to questions for A and AAAA that are
 // asked at the same time. Look-ups of one name share their questions, so that the end of one caller's context does
-// not end them for the others.
+// not end them for the others. If one family has addresses and the other is late or fails, those addresses are the
+// answer.
 func (r *Resolver) Lookup(ctx context.Context, name string) (Answer, error) {
-	return Answer{}, ErrNoUpstream
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	answer, err := r.lookup(ctx, name)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return Answer{}, fmt.Errorf("looking up %q: %w", name, err)
+	}
+	return answer, nil
 }
 
-// Flush forgets every answer. Look-ups under way are answered, but not remembered.
-func (r *Resolver) Flush() {}
+func (r *Resolver) lookup(ctx context.Context, name string) (Answer, error) {
+	if r.opts.Hosts != nil {
+		if addrs := r.opts.Hosts(name); len(addrs) > 0 {
+			return local(addrs, r.now()), nil
+		}
+	}
+	r.mu.Lock()
+	if e, ok := r.entries[name]; ok && r.now().Before(e.answer.Expires) {
+		r.mu.Unlock()
+		return e.answer, e.err
+	}
+	f, ok := r.flights[name]
+	if !ok {
+		var err error
+		if f, err = newFlight(name); err != nil {
+			r.mu.Unlock()
+			return Answer{}, err
+		}
+		r.flights[name] = f
+	}
+	r.mu.Unlock()
+	if !ok {
+		r.start(f)
+	}
+	select {
+	case <-f.done:
+		return f.answer, f.err
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	}
+}
+
+func local(addrs []netip.Addr, now time.Time) Answer {
+	a := Answer{Expires: now.Add(localTTL)}
+	for _, v6 := range []bool{true, false} {
+		for _, addr := range addrs {
+			if addr = addr.Unmap(); addr.Is6() == v6 {
+				a.Addrs = append(a.Addrs, addr)
+			}
+		}
+	}
+	return a
+}
+
+// rememberLocked keeps what a name stands for; for one that is new it may have to forget another.
+func (r *Resolver) rememberLocked(name string, e entry, now time.Time) {
+	if _, ok := r.entries[name]; !ok && len(r.entries) >= maxEntries {
+		// The order of a map is random: look at a few for one that has expired, else take the last of them.
+		tries, victim := 8, ""
+		for other, o := range r.entries {
+			victim = other
+			if tries--; tries == 0 || !now.Before(o.answer.Expires) {
+				break
+			}
+		}
+		delete(r.entries, victim)
+	}
+	r.entries[name] = e
+}
+
+// Flush forgets every answer. Look-ups under way are answered to those who wait for them, and not remembered.
+func (r *Resolver) Flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.entries)
+	r.flights = make(map[string]*flight)
+}
 
 // Close ends look-ups under way with [ErrClosed] and returns when everything that the resolver started has ended.
-func (r *Resolver) Close() {}
-
-// Upstreams reads the name servers of a resolv.conf(5) file.
-func Upstreams(resolvConf string) ([]netip.AddrPort, error) { return nil, ErrNoUpstream }
+func (r *Resolver) Close() { r.client.Close() }

@@ -97,8 +97,8 @@ func (s *Sender) add(q *Query) error {
 		s.w = writers.Get().(*udpbatch.Writer)
 	}
 	c.enterLocked(q, s.socket, s.now)
+	s.w.Add(q.Msg, nil) // once the mutex is unlocked, q may be answered (by who guesses well) and be gone
 	c.mu.Unlock()
-	s.w.Add(q.Msg, nil)
 	return nil
 }
 

@@ -1,0 +1,55 @@
+package dns
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"sluice/policy"
+	"sluice/proxy/dnstest"
+)
+
+// localhosts knows one name.
+func localhosts(name []byte) []netip.Addr {
+	if string(name) == "db" {
+		return []netip.Addr{netip.MustParseAddr("172.18.0.2"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("127.0.0.1")}
+	}
+	return nil
+}
+
+func TestLocalNames(t *testing.T) {
+	tests := []struct {
+		name   string
+		policy policy.Policy
+		qtype  uint16
+		want   string
+		code   int
+	}{
+		{"public", public, dns.TypeA, "172.18.0.2", dns.RcodeSuccess},
+		{"public-v6", public, dns.TypeAAAA, "fd00::2", dns.RcodeSuccess},
+		{"public-other-type", public, dns.TypeTXT, "", dns.RcodeSuccess},
+		{"allowed", allow("db"), dns.TypeA, "172.18.0.2", dns.RcodeSuccess},
+		{"not-allowed", allow("ok.test"), dns.TypeA, "", dns.RcodeNameError},
+		{"denied", deny("db"), dns.TypeA, "", dns.RcodeNameError},
+		{"denied-address", deny("172.18.0.0/16"), dns.TypeA, "", dns.RcodeSuccess},
+		{"no-network", noNetwork, dns.TypeA, "", dns.RcodeNameError},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			up := dnstest.New(t, addresses)
+			f := newFilter(t, tt.policy, Options{Hosts: localhosts}, up.Addr)
+			m := f.ask("db", tt.qtype)
+			if values(m) != tt.want || m.Rcode != tt.code || m.IsEdns0() == nil {
+				t.Errorf("got %v", m)
+			}
+			plain := f.exchange("udp", new(dns.Msg).SetQuestion("db.", tt.qtype))
+			if values(plain) != tt.want || plain.IsEdns0() != nil {
+				t.Errorf("without EDNS: %v", plain)
+			}
+			if got := up.Count(); got != 0 {
+				t.Errorf("the upstream was asked %d times", got)
+			}
+		})
+	}
+}
