@@ -16,7 +16,7 @@ type sink struct {
 }
 
 // Open returns a Writer on the file at path, which is made with mode 0640 or appended to, on standard output for "-",
-// or without a sink for "": its records only go to subscriptions.
+// or one that forgets its records for "".
 func Open(path string) (*Writer, error) {
 	switch path {
 	case "":

@@ -28,18 +28,17 @@ type Writer struct {
 	done chan struct{}
 
 	// mu guards what follows up to the next comment. Nothing slow happens under it.
-	mu            sync.Mutex
-	waiting       []Record
-	unreported    uint64 // lost, and not yet in a batch
-	armed         bool   // the timer runs
-	closed        bool
-	timer         *time.Timer
-	sink          *sink
-	reopened      *sink // to be used from the next write on
-	err           error // of the last write
-	subscriptions []*Subscription
+	mu         sync.Mutex
+	waiting    []Record
+	unreported uint64 // lost, and not yet in a batch
+	armed      bool   // the timer runs
+	closed     bool
+	timer      *time.Timer
+	sink       *sink
+	reopened   *sink // to be used from the next write on
+	err        error // of the last write
 
-	// What follows belongs to the goroutine. Only it changes sink, and reads it without the lock.
+	// What follows belongs to the goroutine, which is also the only one to change sink and so reads it without the lock.
 	batch   []Record // taken from waiting
 	next    int      // batch[:next] is in out
 	gap     uint64   // records lost behind batch
@@ -51,7 +50,7 @@ type Writer struct {
 // New returns a Writer on w, which only the Writer may use from then on. Closing the Writer leaves w open.
 func New(w io.Writer) *Writer { return start("", &sink{Writer: w}) }
 
-// start begins with s; without one, records only go to subscriptions.
+// start begins with s; without one, nothing is written.
 func start(path string, s *sink) *Writer {
 	w := &Writer{
 		path: path,
@@ -79,9 +78,6 @@ func (w *Writer) Write(r *Record) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, s := range w.subscriptions {
-		s.offer(r)
-	}
 	switch {
 	case w.sink == nil:
 		return
@@ -111,8 +107,7 @@ func (w *Writer) Err() error {
 }
 
 // Close writes what waits, but tries for two seconds at most and only once if the sink fails. It returns an error
-// that says how many records that lost. Subscriptions end. Records written later are lost, and closing again
-// does nothing.
+// that says how many records that lost. Records written later are lost, and closing again does nothing.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	if w.closed {
@@ -121,10 +116,6 @@ func (w *Writer) Close() error {
 	}
 	w.closed = true
 	w.timer.Stop()
-	for _, s := range w.subscriptions {
-		close(s.c)
-	}
-	w.subscriptions = nil
 	w.mu.Unlock()
 
 	before := w.Lost()

@@ -313,12 +313,10 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 100 {
-			s := w.Subscribe(1)
 			w.Lost()
 			if err := w.Err(); err != nil {
 				t.Error(err)
 			}
-			s.Close()
 		}
 	})
 	wg.Wait()
@@ -331,46 +329,14 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestSubscriptions(t *testing.T) {
-	m := &memory{}
-	w := New(m)
-	fast, slow := w.Subscribe(10), w.Subscribe(2)
-	writeN(w, 5)
-	if len(fast.C) != 5 || fast.Lost() != 0 || len(slow.C) != 2 || slow.Lost() != 3 {
-		t.Errorf("%d and %d lost, %d and %d lost", len(fast.C), fast.Lost(), len(slow.C), slow.Lost())
-	}
-	if r := <-fast.C; r.Target != "ok.test" || r.Time.IsZero() {
-		t.Errorf("%+v", r)
-	}
-	slow.Close()
-	slow.Close()
-	writeN(w, 1)
-	if slow.Lost() != 3 || len(fast.C) != 5 {
-		t.Errorf("after closing one: %d lost, %d for the other", slow.Lost(), len(fast.C))
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for range fast.C {
-		n++
-	}
-	if _, open := <-w.Subscribe(1).C; n != 5 || open {
-		t.Errorf("%d before the end, later one open: %v", n, open)
-	}
-	fast.Close()
-	want(t, m.text(), 6, 0)
-}
-
 func TestWithoutSink(t *testing.T) {
 	w, err := Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := w.Subscribe(1)
 	writeN(w, 1)
-	if len(s.C) != 1 || w.Lost() != 0 || len(w.waiting) != 0 {
-		t.Errorf("%d received, %d lost, %d waiting", len(s.C), w.Lost(), len(w.waiting))
+	if w.Lost() != 0 || len(w.waiting) != 0 {
+		t.Errorf("%d lost, %d waiting", w.Lost(), len(w.waiting))
 	}
 	if err := errors.Join(w.Reopen(), w.Close()); err != nil {
 		t.Error(err)
@@ -379,34 +345,23 @@ func TestWithoutSink(t *testing.T) {
 
 // The caller's side: the sink is given time when half of the records wait, outside of the measurement.
 func BenchmarkWrite(b *testing.B) {
-	for _, row := range []struct {
-		name      string
-		listeners int
-	}{{"", 0}, {"subscribed", 1}} {
-		b.Run("sink"+row.name, func(b *testing.B) {
-			w := New(io.Discard)
-			for range row.listeners {
-				s := w.Subscribe(1)
-				defer s.Close()
-			}
-			b.ReportAllocs()
-			for i := 0; i < b.N; i++ {
-				if i%(maxRecords/2) == maxRecords/2-1 {
-					b.StopTimer()
-					for w.waits() > 0 {
-						time.Sleep(time.Millisecond)
-					}
-					b.StartTimer()
-				}
-				r := full
-				w.Write(&r)
-			}
+	w := New(io.Discard)
+	b.ReportAllocs()
+	for i := 0; i < b.N; i++ {
+		if i%(maxRecords/2) == maxRecords/2-1 {
 			b.StopTimer()
-			b.ReportMetric(float64(w.Lost()), "lost")
-			if err := w.Close(); err != nil {
-				b.Fatal(err)
+			for w.waits() > 0 {
+				time.Sleep(time.Millisecond)
 			}
-		})
+			b.StartTimer()
+		}
+		r := full
+		w.Write(&r)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(w.Lost()), "lost")
+	if err := w.Close(); err != nil {
+		b.Fatal(err)
 	}
 }
 

@@ -1,9 +1,10 @@
 // Package sniff tells from a client's first bytes which protocol it speaks and, for TLS, which name it asks for.
 //
-// It does no I/O. The caller collects what the client sends in one buffer, asks after every read, and forwards
-// nothing while the answer is [Incomplete]. The answer depends on the shortest prefix that decides: neither the
+// It does no I/O. The caller collects what the client sends in one buffer and asks after every read. While the answer
+// is [Incomplete], it holds back what may become a ClientHello; text it may pass on as it comes, because no server acts
+// on a request whose first line has not ended. The answer depends on the shortest prefix that decides: neither the
 // way the bytes were cut into reads nor what follows that prefix changes it. Bytes that can become neither TLS
-// nor HTTP are [Other] at the first byte that shows it, so that no other protocol is held back longer than that.
+// nor HTTP are [Other] at the first byte that shows it.
 //
 // What a lenient server would still take for TLS or HTTP must not come out as Other, because Other is judged more
 // loosely. Where such input is not worth serving, the answer is TLS or HTTP1 with [Result.Malformed], and the
