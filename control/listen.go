@@ -20,8 +20,10 @@ func Listen(network, path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
-	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("directory of the socket: %w", err)
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		if info, statErr := os.Stat(dir); statErr != nil || !info.IsDir() {
+			return nil, fmt.Errorf("directory of the socket: %w", err)
+		}
 	}
 	// Two that start at once must not both take the socket for dead, or the second would remove the first one's.
 	unlock, err := lock(dir)

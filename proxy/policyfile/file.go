@@ -67,7 +67,7 @@ type Options[T any] struct {
 	Wait time.Duration
 	// MaxBytes is the largest file that is read; 0 is 16 MiB.
 	MaxBytes int64
-	// Logger is told every change of state; nil tells nobody. Content is never logged, but errors of Decode are.
+	// Logger is told why everything is refused; nil tells nobody. Content is never logged, but errors of Decode are.
 	Logger *slog.Logger
 }
 
@@ -152,10 +152,8 @@ func (f *File[T]) State() State[T] { return f.known.Load().state }
 // unless the file changed in the last moments. While the file is not whole, it waits for it; if ctx ends meanwhile, it
 // returns a Refused state with the context's error. It never returns Pending.
 func (f *File[T]) Fresh(ctx context.Context) State[T] {
-	if k := f.known.Load(); k.settled && k.state.Status != Pending {
-		if sig, err := f.stat(); err == nil && sig == k.sig {
-			return k.state
-		}
+	if k, ok := f.unchanged(); ok {
+		return k.state
 	}
 	state, changed := f.refresh()
 	for state.Status == Pending {
@@ -175,6 +173,22 @@ func (f *File[T]) Fresh(ctx context.Context) State[T] {
 		state, changed = f.refresh()
 	}
 	return state
+}
+
+// Unchanged reports whether [File.Fresh] would return [File.State] at once. It reads nothing and waits for nothing; for
+// some moments after a change it is false although there may be nothing new.
+func (f *File[T]) Unchanged() bool {
+	_, ok := f.unchanged()
+	return ok
+}
+
+func (f *File[T]) unchanged() (*known[T], bool) {
+	k := f.known.Load()
+	if !k.settled || k.state.Status == Pending {
+		return k, false
+	}
+	sig, err := f.stat()
+	return k, err == nil && sig == k.sig
 }
 
 // refresh looks at the file, unless somebody did since the call.
@@ -261,7 +275,6 @@ func (f *File[T]) applyLocked(k *known[T], now time.Time) {
 	k.state = State[T]{Status: Current, Value: f.result.value, Since: now}
 	if !same {
 		f.o.OnChange(k.state)
-		f.o.Logger.Info("policy file is in force", "path", f.o.Path)
 	}
 	f.wakeLocked()
 }

@@ -632,6 +632,24 @@ func BenchmarkFresh(b *testing.B) {
 	})
 }
 
+func TestUnchanged(t *testing.T) {
+	path := start(t)
+	f, _ := follow(t, path)
+	until(t, "unchanged", func() bool { f.Fresh(t.Context()); return f.Unchanged() })
+	write(t, path, version(2, 0))
+	if f.Unchanged() {
+		t.Error("unchanged after a write")
+	}
+	until(t, "unchanged", func() bool { f.Fresh(t.Context()); return f.Unchanged() })
+	if s := f.State(); s.Value != 2 {
+		t.Errorf("got %v", s.Value)
+	}
+	remove(t, path)
+	if f.Unchanged() {
+		t.Error("unchanged although gone")
+	}
+}
+
 func TestReads(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
 	for _, row := range []struct {

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"sluice/control"
+	"sluice/policy"
+	"sluice/proxy"
+	"sluice/proxy/audit"
+)
+
+// sessionID names the one session of a proxy that stands alone.
+const sessionID = "default"
+
+func newServe(sys system) *cobra.Command {
+	o := defaults()
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve clients under the policy of a file",
+		Long: `Serve is an HTTP proxy, and with --dns a DNS filter, under the policy in a file, JSON or YAML: one policy that holds in
+every phase, or one for each phase, of which --phase is in force first.
+
+The file is followed: whoever asks after it was written is judged by what was written, and connections that it refuses
+are reset. While the file is empty or cut off, new connections wait for it, half a second at most. If it is wrong or
+gone, everything is refused until it is good again.`,
+		Example: "  sluice-proxy serve --policy policy.yaml --listen 127.0.0.1:8080",
+		Args:    cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&o.policy, "policy", "", "the policy `FILE` to follow")
+	flags.StringVar(&o.phase, "phase", o.phase, "the `PHASE` to begin with: baseline, run or evaluation")
+	flags.StringSliceVar(&o.listen, "listen", o.listen, "serve HTTP proxy clients on `ADDR`")
+	flags.StringVar(&o.user, "user", "", "ask clients for the user `NAME`, with the password in SLUICE_PASSWORD or --password-file")
+	flags.StringVar(&o.passwordFile, "password-file", "", "the `FILE` that holds the password")
+	o.switches.add(flags)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		phase, err := policy.ParsePhase(o.phase)
+		if err != nil {
+			return err
+		}
+		user, password, err := o.credentials(sys)
+		if err != nil {
+			return err
+		}
+		if o.policy == "" {
+			return errors.New("no policy: give --policy FILE, or SLUICE_POLICY")
+		}
+		log := slog.New(slog.NewTextHandler(sys.stderr, nil))
+		warnUnknown(log, cmd.Root(), sys)
+		return serve(cmd.Context(), log, deployment{
+			switches: o.switches, listen: o.listen, user: user, password: password, phase: phase, path: o.policy, stdout: sys.stdout,
+			decode: func(data []byte) (loaded, error) {
+				phases, err := decodePolicy(data)
+				return loaded{phases: phases}, err
+			},
+			ready: func(addresses []string) error {
+				log.Info("ready", "listen", strings.Join(addresses, ","), "policy", o.policy, "phase", phase)
+				return nil
+			},
+		})
+	}
+	return cmd
+}
+
+// warnUnknown points to variables that look like settings and are none: a misspelt one must not pass unseen.
+func warnUnknown(log *slog.Logger, root *cobra.Command, sys system) {
+	known := map[string]bool{"SLUICE_PASSWORD": true}
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known[variable(f.Name)] = true })
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(root)
+	for _, one := range sys.environ {
+		name, _, _ := strings.Cut(one, "=")
+		if strings.HasPrefix(name, "SLUICE_") && !known[name] {
+			log.Warn("a variable of the environment is no setting and is ignored", "variable", name)
+		}
+	}
+}
+
+// deployment is all that serve needs to know, whoever asked for it.
+type deployment struct {
+	switches
+	listen         []string
+	user, password string
+	phase          policy.Phase
+	path           string
+	decode         func([]byte) (loaded, error)
+	personality    proxy.Personality
+	largeHead      int // status; 0 is the proxy's own
+	stdout         io.Writer
+	// ready is called when clients are served, with the addresses where.
+	ready func(addresses []string) error
+}
+
+// serve runs a proxy until ctx is done, and returns nil if that is what ended it.
+func serve(ctx context.Context, log *slog.Logger, d deployment) error {
+	applyLimits("/")
+	upstreams, err := parseUpstreams(d.upstreams)
+	if err != nil && len(d.upstreams) > 0 {
+		return err
+	}
+	if err != nil {
+		// Policies of addresses need none, and neither does refusing.
+		log.Warn("no DNS server, so no name can be looked up: give --upstream", "error", err)
+	}
+	source, err := openSource(ctx, log, d.path, d.decode)
+	if err != nil {
+		return failed(err)
+	}
+	records, err := openAudit(d.audit, d.stdout)
+	if err != nil {
+		return failed(err)
+	}
+	registry := prometheus.NewRegistry()
+	server, err := proxy.New(proxy.Config{
+		Upstreams: upstreams, Matcher: d.matcher(), Audit: records, Logger: log, Registry: registry,
+		Personality: d.personality, LargeHeadStatus: d.largeHead, Version: readBuild().Version,
+	})
+	if err != nil {
+		return failed(errors.Join(err, records.Close()))
+	}
+	err = d.run(ctx, log, server, source, registry, records)
+	server.Close()
+	return failed(errors.Join(err, records.Close()))
+}
+
+// run puts the policy in force, opens what clients connect to, and waits for the end.
+func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Server, source *source, registry *prometheus.Registry, records *audit.Writer) error {
+	session, err := server.Open(sessionID)
+	if err != nil {
+		return err
+	}
+	if d.user != "" {
+		session.SetAuth(d.user, d.password)
+	}
+	if err := source.attach(ctx, server, session, d.phase); err != nil {
+		return err
+	}
+	if err := registry.Register(source.metrics()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	defer func() { // for what was started before something failed
+		cancel()
+		group.Wait()
+	}()
+	group.Go(func() error { return source.file.Run(ctx) })
+	if d.control != "" {
+		l, err := control.Listen("unix", filepath.Join(d.control, control.SocketName))
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return control.Serve(ctx, control.OnlyPeers(l, log), server, log) })
+	}
+	if d.metrics != "" {
+		l, err := net.Listen("tcp", d.metrics)
+		if err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		group.Go(func() error { return serveMetrics(ctx, l, server.Metrics(), log) })
+	}
+	if d.dns != "" {
+		if err := serveDNS(session, d.dns); err != nil {
+			return err
+		}
+	}
+	var addresses []string
+	for _, address := range d.listen {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		addresses = append(addresses, l.Addr().String())
+		if err := session.ServeTCP(l.(*net.TCPListener)); err != nil {
+			return err
+		}
+	}
+	group.Go(func() error { return reopenOnHangup(ctx, log, records) })
+	if err := d.ready(addresses); err != nil {
+		return err
+	}
+	return group.Wait()
+}
+
+func openAudit(where string, stdout io.Writer) (*audit.Writer, error) {
+	switch where {
+	case "-":
+		if stdout != os.Stdout {
+			return audit.New(stdout), nil // a test's
+		}
+	case "none":
+		where = ""
+	}
+	w, err := audit.Open(where)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return w, nil
+}
+
+// reopenOnHangup lets a log be rotated: rename it, then send SIGHUP.
+func reopenOnHangup(ctx context.Context, log *slog.Logger, records *audit.Writer) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangup:
+			if err := records.Reopen(); err != nil {
+				log.Error("audit file cannot be opened again: writing to the old one goes on", "error", err)
+			}
+		}
+	}
+}
+
+// serveDNS binds both transports to one port.
+func serveDNS(session *proxy.Session, address string) error {
+	tcp, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("dns: %w", err)
+	}
+	udp, err := net.ListenPacket("udp", tcp.Addr().String())
+	if err != nil {
+		return errors.Join(fmt.Errorf("dns: %w", err), tcp.Close())
+	}
+	session.ServeDNS(udp.(*net.UDPConn), tcp.(*net.TCPListener))
+	return nil
+}
+
+// serveMetrics answers GET /metrics on l until ctx is done.
+func serveMetrics(ctx context.Context, l net.Listener, metrics http.Handler, log *slog.Logger) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
+	s := &http.Server{
+		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
