@@ -57,13 +57,20 @@ type program struct {
 	listen         string // where clients connect
 }
 
-// launch starts a program and waits until it says that it is ready.
-func launch(t *testing.T, argv []string, environ ...string) *program {
+// launchSilently starts a program.
+func launchSilently(t *testing.T, argv []string, environ ...string) *program {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &program{T: t, cancel: cancel, code: make(chan int, 1)}
 	go func() { p.code <- run(ctx, argv, system{environ, strings.NewReader(""), &p.stdout, &p.stderr}) }()
 	t.Cleanup(func() { p.stop() })
+	return p
+}
+
+// launch starts a program and waits until it says that it is ready.
+func launch(t *testing.T, argv []string, environ ...string) *program {
+	t.Helper()
+	p := launchSilently(t, argv, environ...)
 	listen := regexp.MustCompile(`msg=ready listen=(\S+)|ready on port (\d+)`)
 	p.until("ready", func() bool {
 		select {

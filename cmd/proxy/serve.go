@@ -39,7 +39,9 @@ every phase, or one for each phase, of which --phase is in force first.
 
 The file is followed: whoever asks after it was written is judged by what was written, and connections that it refuses
 are reset. While the file is empty or cut off, new connections wait for it, half a second at most. If it is wrong or
-gone, everything is refused until it is good again.`,
+gone, everything is refused until it is good again.
+
+With --control and no --policy, a controller hands over listeners and policies in that directory.`,
 		Example: "  sluice-proxy serve --policy policy.yaml --listen 127.0.0.1:8080",
 		Args:    cobra.NoArgs,
 	}
@@ -60,8 +62,11 @@ gone, everything is refused until it is good again.`,
 		if err != nil {
 			return err
 		}
-		if o.policy == "" {
-			return errors.New("no policy: give --policy FILE, or SLUICE_POLICY")
+		if o.policy == "" && o.control == "" {
+			return errors.New("no policy: give --policy FILE, or SLUICE_POLICY; or --control DIR of a controller")
+		}
+		if o.policy == "" && user != "" {
+			return errors.New("--user without --policy: under a controller, clients are known by where they connect")
 		}
 		log := slog.New(slog.NewTextHandler(sys.stderr, nil))
 		warnUnknown(log, cmd.Root(), sys)
@@ -99,7 +104,7 @@ func warnUnknown(log *slog.Logger, root *cobra.Command, sys system) {
 	}
 }
 
-// deployment is all that serve needs to know, whoever asked for it.
+// deployment is all that serve needs to know, whoever asked for it. Without a path, a controller says the rest.
 type deployment struct {
 	switches
 	listen         []string
@@ -125,9 +130,11 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 		// Policies of addresses need none, and neither does refusing.
 		log.Warn("no DNS server, so no name can be looked up: give --upstream", "error", err)
 	}
-	source, err := openSource(ctx, log, d.path, d.decode)
-	if err != nil {
-		return failed(err)
+	var file *source // nil under a controller
+	if d.path != "" {
+		if file, err = openSource(ctx, log, d.path, d.decode); err != nil {
+			return failed(err)
+		}
 	}
 	records, err := openAudit(d.audit, d.stdout)
 	if err != nil {
@@ -141,7 +148,11 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 	if err != nil {
 		return failed(errors.Join(err, records.Close()))
 	}
-	err = d.run(ctx, log, server, source, registry, records)
+	if file != nil {
+		err = d.run(ctx, log, server, file, registry, records)
+	} else {
+		err = d.manage(ctx, log, server, records)
+	}
 	server.Close()
 	return failed(errors.Join(err, records.Close()))
 }
