@@ -7,9 +7,9 @@ var errChunk = errors.New("malformed chunked body")
 
 // Limits of what stands between the data of a chunked body.
 const (
-	maxExtension = 1 << 10 // bytes of the extensions of a chunk
-	maxTrailer   = 4 << 10 // bytes of the trailer section; net/http has the same limit
-	maxSizeDigit = 15      // more would not fit an int64
+	maxExtension  = 1 << 10 // bytes of the extensions of a chunk
+	maxTrailer    = 4 << 10 // bytes of the trailer section; net/http has the same limit
+	maxSizeDigits = 15      // more might not fit an int64
 )
 
 // chunks finds the end of a chunked body. It accepts less than net/http, which reads the same bytes behind it: no
@@ -19,8 +19,8 @@ type chunks struct {
 	at     chunkState
 	size   int64 // of the chunk, or what is left of it
 	digits int
-	extra  int // bytes of this chunk's extensions, or of the trailer section
-	blank  bool
+	extra  int  // bytes of this chunk's extensions, or of the trailer section
+	blank  bool // nothing has come on this line of the trailer section
 }
 
 type chunkState uint8
@@ -56,21 +56,18 @@ func (c *chunks) scan(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// step takes one byte outside of data, and reports whether it may stand there.
+// step takes one byte outside of data, and reports whether it may stand there; else nothing has changed.
 func (c *chunks) step(b byte) bool {
 	switch c.at {
 	case inSize:
-		if digit, ok := hexDigit(b); ok {
+		digit, ok := hexDigit(b)
+		switch {
+		case ok && c.digits < maxSizeDigits:
 			c.size = c.size<<4 | digit
 			c.digits++
-			return c.digits <= maxSizeDigit
-		}
-		switch {
-		case c.digits == 0:
-			return false
-		case b == ';':
+		case b == ';' && c.digits > 0:
 			c.at = inExtension
-		case b == '\r':
+		case b == '\r' && c.digits > 0:
 			c.at = atSizeEnd
 		default:
 			return false
@@ -80,36 +77,48 @@ func (c *chunks) step(b byte) bool {
 			c.at = atSizeEnd
 			return true
 		}
+		if c.extra == maxExtension || !isFieldByte(b) {
+			return false
+		}
 		c.extra++
-		return (b >= ' ' && b != 0x7f || b == '\t') && c.extra <= maxExtension
 	case atSizeEnd:
+		if b != '\n' {
+			return false
+		}
 		c.at, c.blank = inData, true
 		if c.size == 0 {
 			c.at = inTrailer
 		}
 		c.digits, c.extra = 0, 0
-		return b == '\n'
 	case atDataEnd:
+		if b != '\r' {
+			return false
+		}
 		c.at = atDataEndLF
-		return b == '\r'
 	case atDataEndLF:
+		if b != '\n' {
+			return false
+		}
 		c.at = inSize
-		return b == '\n'
 	case inTrailer:
 		if b == '\r' {
 			c.at = atTrailerEnd
 			return true
 		}
+		if c.extra == maxTrailer || !isFieldByte(b) {
+			return false
+		}
 		c.blank = false
 		c.extra++
-		return (b >= ' ' && b != 0x7f || b == '\t') && c.extra <= maxTrailer
 	case atTrailerEnd:
+		if b != '\n' {
+			return false
+		}
 		c.at = inTrailer
 		if c.blank {
 			c.at = finished
 		}
 		c.blank = true
-		return b == '\n'
 	}
 	return true
 }

@@ -67,11 +67,7 @@ func (silent) Printf(string, ...any) {}
 func (c *client) exchange(w http.ResponseWriter, r *http.Request, h *head, d destination, request Request, flow Flow) {
 	x := &exchange{client: c, request: request, flow: flow, writer: w}
 	defer x.finish()
-	out, err := x.outgoing(r, h, d)
-	if err != nil {
-		c.refuse(w, h, request, malformed("The path in the request target is not valid."))
-		return
-	}
+	out := x.outgoing(r, h, d)
 	if h.length != 0 {
 		// The answer may come, and go on to the client, while the body is still on its way.
 		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
@@ -91,17 +87,13 @@ func (c *client) exchange(w http.ResponseWriter, r *http.Request, h *head, d des
 }
 
 // outgoing makes the upstream's request of the client's.
-func (x *exchange) outgoing(r *http.Request, h *head, d destination) (*http.Request, error) {
-	u, err := d.url()
-	if err != nil {
-		return nil, err
-	}
+func (x *exchange) outgoing(r *http.Request, h *head, d destination) *http.Request {
 	removeHopFields(r.Header)
 	if _, ok := r.Header["User-Agent"]; !ok {
 		r.Header["User-Agent"] = nil // or net/http puts its own
 	}
 	out := &http.Request{
-		Method: h.method, URL: u, Host: d.field(), Header: r.Header,
+		Method: h.method, URL: d.url, Host: d.field(), Header: r.Header,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
 	if h.length != 0 {
@@ -118,7 +110,10 @@ func (x *exchange) outgoing(r *http.Request, h *head, d destination) (*http.Requ
 	} else {
 		out.Close = true // net/http sends the body after a refusal if the connection can be used again
 	}
-	return out.WithContext(ctx), nil
+	if _, ok := x.flow.(Reuser); !ok && x.request.Protocol != "ws" {
+		out.Close = true
+	}
+	return out.WithContext(ctx)
 }
 
 // RoundTrip implements [goproxy.RoundTripper]. Its answer is the upstream's, fit for the client, or a refusal.

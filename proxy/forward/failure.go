@@ -28,7 +28,7 @@ func (x *exchange) failed(r *http.Request, err error) *http.Response {
 	var dial dialError
 	var no *refusal.Refusal
 	switch {
-	case errors.Is(fault, errChunk):
+	case fault != nil && x.client.guard.isMalformed():
 		no = x.client.own(x.request, malformed("The request's chunked body is malformed."))
 	case r.Context().Err() != nil:
 		panic(http.ErrAbortHandler)

@@ -113,6 +113,8 @@ type Options struct {
 	// Adapt, if not nil, may change the Status, Text and NoBody of any refusal before it is sent: what clients of
 	// another proxy expect.
 	Adapt func(*refusal.Refusal)
+
+	finTimeout time.Duration // for tests to shorten
 }
 
 // Server serves client connections. Its methods may be called by any number of goroutines.
@@ -137,6 +139,7 @@ func New(o Options) *Server {
 	o.HeaderLimit = cmp.Or(o.HeaderLimit, 64<<10)
 	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 30*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 5*time.Minute)
+	o.finTimeout = cmp.Or(o.finTimeout, finTimeout)
 	t := newTransport()
 	s := &Server{options: o, engine: newEngine(t), transport: t, conns: newHandover(), open: make(map[net.Conn]struct{})}
 	s.http = http.Server{
@@ -145,6 +148,11 @@ func New(o Options) *Server {
 		}),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, clientKey{}, c.(*guard).client)
+		},
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateClosed {
+				close(c.(*guard).ended)
+			}
 		},
 		DisableGeneralOptionsHandler: true,
 		// The guard keeps the limit; what it makes of a head may be a little longer.
@@ -166,7 +174,7 @@ func (s *Server) ServeConn(conn net.Conn, c Conn) {
 	g := newGuard(conn, s.options)
 	g.client = &client{Conn: c, server: s, guard: g}
 	if s.conns.give(g) {
-		<-g.closed
+		<-g.ended
 		g.client.end()
 	}
 }

@@ -45,8 +45,8 @@ type guard struct {
 	finLate     bool
 	taken       bool
 
-	closing sync.Once
-	closed  chan struct{} // closed when the connection is
+	lingering, closing sync.Once
+	ended              chan struct{} // closed when nobody uses the connection any more
 }
 
 type guardState uint8
@@ -67,7 +67,7 @@ const (
 	lingerTime = 5 * time.Second
 	// finTimeout is how long an answer is waited for after the client's FIN. A client that has said all it wants
 	// cannot be told from one that is gone.
-	finTimeout = 10 * time.Second
+	finTimeout = 5 * time.Second
 
 	firstRead = 4 << 10 // bytes; most heads are smaller
 )
@@ -78,8 +78,8 @@ func newGuard(c net.Conn, o Options) *guard {
 		limit:         o.HeaderLimit,
 		headerTimeout: o.HeaderTimeout,
 		idleTimeout:   o.IdleTimeout,
-		finTimeout:    finTimeout,
-		closed:        make(chan struct{}),
+		finTimeout:    o.finTimeout,
+		ended:         make(chan struct{}),
 	}
 	g.wake.L = &g.mu
 	return g
@@ -268,15 +268,13 @@ func (g *guard) SetReadDeadline(t time.Time) error {
 	return g.Conn.SetReadDeadline(t)
 }
 
-// CloseWrite sends a FIN, if the client's connection can.
+// CloseWrite is called by net/http before Close if a body was not read to its end.
 func (g *guard) CloseWrite() error {
-	if c, ok := g.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return errors.ErrUnsupported
+	g.lingering.Do(g.linger)
+	return nil
 }
 
-// Close implements [net.Conn]. A client that was answered early gets lingerTime to read the answer.
+// Close implements [net.Conn]. net/http may call it while the handler runs.
 func (g *guard) Close() (err error) {
 	g.closing.Do(func() {
 		g.mu.Lock()
@@ -285,13 +283,19 @@ func (g *guard) Close() (err error) {
 			g.finTimer.Stop()
 		}
 		g.mu.Unlock()
-		if early && g.CloseWrite() == nil && g.Conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-			_, _ = io.Copy(io.Discard, g.Conn)
+		if early {
+			g.lingering.Do(g.linger)
 		}
 		err = g.Conn.Close()
-		close(g.closed)
 	})
 	return err
+}
+
+// linger gives a client that was answered early the time to read the answer.
+func (g *guard) linger() {
+	if closeWrite(g.Conn) == nil && g.Conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		_, _ = io.Copy(io.Discard, g.Conn)
+	}
 }
 
 // current returns the head of the request that is being served.
@@ -312,15 +316,25 @@ func (g *guard) giveUp() {
 	_ = g.Conn.SetReadDeadline(time.Unix(1, 0)) // for a Read that is under way
 }
 
-// next lets the next request come. What is left of the body is given up.
+// isMalformed reports whether the body of the request that is being served cannot be read.
+func (g *guard) isMalformed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stopped == errChunk
+}
+
+// next lets the next request come, when this one has been answered. What is left of its body is given up.
 func (g *guard) next() {
 	g.mu.Lock()
-	unread := g.state != answering
+	taken, unread := g.taken, g.state != answering
 	if !unread {
 		g.state, g.seen, g.began = atHead, 0, time.Time{}
 	}
 	g.mu.Unlock()
-	if unread {
+	switch {
+	case taken:
+		close(g.ended) // net/http does not look after the connection any more
+	case unread:
 		g.giveUp()
 	}
 }

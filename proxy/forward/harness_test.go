@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -33,6 +34,8 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	// net/http prints what servers say unasked.
+	log.SetOutput(io.Discard)
 	goleak.VerifyTestMain(m)
 }
 
@@ -336,7 +339,7 @@ type proxy struct {
 // newProxy returns a proxy whose gate allows the given servers: host:port, address, and so on.
 func newProxy(t testing.TB, servers ...string) *proxy {
 	t.Helper()
-	g := &gate{t: t, servers: make(map[string]string), flows: make(map[*flow]struct{})}
+	g := &gate{t: t, reuse: true, servers: make(map[string]string), flows: make(map[*flow]struct{})}
 	for pair := range slices.Chunk(servers, 2) {
 		g.servers[pair[0]] = pair[1]
 	}
@@ -407,5 +410,14 @@ func site(t testing.TB, name string) string {
 			text := fmt.Sprintf("%s %s %s %s", name, req.Method, req.RequestURI, body)
 			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
 		}
+	})
+}
+
+// listenEcho starts a server that answers with the head of the request.
+func listenEcho(t testing.TB) string {
+	return listen(t, func(c net.Conn) {
+		p := newPeer(t, c)
+		echoHead(t, p)
+		_ = c.Close()
 	})
 }

@@ -192,12 +192,14 @@ func isToken(b []byte) bool {
 // isFieldValue reports whether b may stand in a field line (RFC 9110 section 5.5): no control characters but tabs.
 func isFieldValue(b []byte) bool {
 	for _, c := range b {
-		if c < ' ' && c != '\t' || c == 0x7f {
+		if !isFieldByte(c) {
 			return false
 		}
 	}
 	return true
 }
+
+func isFieldByte(c byte) bool { return c >= ' ' && c != 0x7f || c == '\t' }
 
 // foldedIs reports whether b is s in any mix of upper and lower case, ASCII only: the letters beyond it that fold to
 // an ASCII one are longer.

@@ -11,7 +11,8 @@ import (
 // destination is what a request asks for: who is judged, and what that server is asked.
 type destination struct {
 	authority
-	path string // with the query, as the client wrote it; or "*"
+	path string   // with the query, as the client wrote it; or "*"
+	url  *url.URL // makes net/http ask for path, byte for byte
 }
 
 // destination reads the request target and the Host field (RFC 9112 section 3.2). The request is as far as it is
@@ -66,6 +67,10 @@ func (c *client) destination(h *head) (d destination, r Request, refused *refusa
 	case d.path == "*" && h.method != http.MethodOptions:
 		return d, r, malformed("Only OPTIONS asks for *.")
 	}
+	var err error
+	if d.url, err = d.makeURL(); err != nil {
+		return d, r, malformed("The path in the request target is not valid.")
+	}
 	r.Host = d.host
 	if d.port != 0 {
 		r.Port = d.port
@@ -76,8 +81,7 @@ func (c *client) destination(h *head) (d destination, r Request, refused *refusa
 	return d, r, nil
 }
 
-// url returns what makes net/http ask for d.path byte for byte.
-func (d destination) url() (*url.URL, error) {
+func (d destination) makeURL() (*url.URL, error) {
 	u := &url.URL{Scheme: "http", Host: d.field()}
 	if !strings.HasPrefix(d.path, "//") {
 		u.Opaque = d.path

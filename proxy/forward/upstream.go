@@ -46,12 +46,7 @@ func (c *upstreamConn) Write(p []byte) (int, error) {
 }
 
 // CloseWrite sends a FIN, if the connection can.
-func (c *upstreamConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return errors.ErrUnsupported
-}
+func (c *upstreamConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 type dialledKey struct{}
 
