@@ -30,7 +30,7 @@ func CheckPeer(c *net.UnixConn, uids ...uint32) error {
 	if mayTalk(cred.Uid, uint32(os.Geteuid()), uids) {
 		return nil
 	}
-	return fmt.Errorf("peer has user id %d (process %d): only 0 and %d may talk here", cred.Uid, cred.Pid, os.Geteuid())
+	return fmt.Errorf("peer has user id %d (process %d): only %v may talk here", cred.Uid, cred.Pid, append([]uint32{0, uint32(os.Geteuid())}, uids...))
 }
 
 func mayTalk(peer, own uint32, others []uint32) bool {

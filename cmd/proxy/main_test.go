@@ -91,6 +91,16 @@ func launch(t *testing.T, argv []string, environ ...string) *program {
 	return p
 }
 
+// logged returns what the group of a pattern matches in the log.
+func (p *program) logged(pattern string) string {
+	p.Helper()
+	m := regexp.MustCompile(pattern).FindStringSubmatch(p.stderr.String())
+	if m == nil {
+		p.Fatalf("nothing like %s in the log: %s", pattern, p.stderr.String())
+	}
+	return m[1]
+}
+
 // stop ends the program as a signal does and returns its exit code.
 func (p *program) stop() int {
 	p.cancel()

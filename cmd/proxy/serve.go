@@ -191,12 +191,15 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
+		log.Info("serving metrics", "address", l.Addr())
 		group.Go(func() error { return serveMetrics(ctx, l, server.Metrics(), log) })
 	}
 	if d.dns != "" {
-		if err := serveDNS(session, d.dns); err != nil {
+		address, err := serveDNS(session, d.dns)
+		if err != nil {
 			return err
 		}
+		log.Info("filtering DNS", "address", address)
 	}
 	var addresses []string
 	for _, address := range d.listen {
@@ -249,18 +252,18 @@ func reopenOnHangup(ctx context.Context, log *slog.Logger, records *audit.Writer
 	}
 }
 
-// serveDNS binds both transports to one port.
-func serveDNS(session *proxy.Session, address string) error {
+// serveDNS binds both transports to one port and returns the address.
+func serveDNS(session *proxy.Session, address string) (net.Addr, error) {
 	tcp, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("dns: %w", err)
+		return nil, fmt.Errorf("dns: %w", err)
 	}
 	udp, err := net.ListenPacket("udp", tcp.Addr().String())
 	if err != nil {
-		return errors.Join(fmt.Errorf("dns: %w", err), tcp.Close())
+		return nil, errors.Join(fmt.Errorf("dns: %w", err), tcp.Close())
 	}
 	session.ServeDNS(udp.(*net.UDPConn), tcp.(*net.TCPListener))
-	return nil
+	return tcp.Addr(), nil
 }
 
 // serveMetrics answers GET /metrics on l until ctx is done.

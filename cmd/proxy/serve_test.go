@@ -128,10 +128,10 @@ func TestServe(t *testing.T) {
 	file, log, sockets := filepath.Join(dir, "policy.json"), filepath.Join(dir, "audit.log"), filepath.Join(dir, "run")
 	first, second := echo(t).String(), echo(t).String()
 	write(t, file, allow(first))
-	metrics, queries := freeAddress(t), freeAddress(t)
 	p := launch(t, []string{"sluice-proxy", "--policy", file, "--listen", "127.0.0.1:0", "--control", sockets, "--audit", log,
-		"--metrics", metrics, "--dns", queries, "--user", "u"}, "SLUICE_PASSWORD=secret-word", "SLUICE_UPSTREAM=127.0.0.1:9", "SLUICE_FLOR=0")
+		"--metrics", "127.0.0.1:0", "--dns", "127.0.0.1:0", "--user", "u"}, "SLUICE_PASSWORD=secret-word", "SLUICE_UPSTREAM=127.0.0.1:9", "SLUICE_FLOR=0")
 	const user = "u:secret-word"
+	metrics, queries := p.logged(`"serving metrics" address=(\S+)`), p.logged(`"filtering DNS" address=(\S+)`)
 
 	connect(t, p.listen, first, "").want(407)
 	connect(t, p.listen, first, "u:wrong").want(407)
