@@ -58,11 +58,20 @@ class Task:
 
     async def close(self, request):
         session, self.session = self.session, None
-        if session is not None:
-            await self.provider.close(
-                container_id=session.container_id, proxy_container_id=session.egress_proxy_container_id,
-                network_name=session.internal_network_name,
-                policy_dir=str(session.egress_policy_dir) if session.egress_policy_dir else None)
+        if session is None:
+            return {}
+        for tries_left in reversed(range(10)):
+            try:
+                await self.provider.close(
+                    container_id=session.container_id, proxy_container_id=session.egress_proxy_container_id,
+                    network_name=session.internal_network_name,
+                    policy_dir=str(session.egress_policy_dir) if session.egress_policy_dir else None)
+                break
+            except RuntimeError as error:
+                # Its containers run with --rm, and the engine's own removal of them may be quicker than "rm -f".
+                if not tries_left or "already in progress" not in str(error):
+                    raise
+                await asyncio.sleep(0.2)
         return {}
 
 
