@@ -26,7 +26,7 @@ type exchange struct {
 	answer    *http.Response // what the upgrade that was tried ended with
 	readError error          // what reading the upstream's answer ended with, before its end
 	last      bool           // the client's connection ends behind the answer
-	hasBody   bool           // the answer may have one
+	to        *writer        // what the answer is written to
 
 	mu       sync.Mutex // guards what follows, and writer until answered
 	answered bool
@@ -77,7 +77,9 @@ func (c *client) exchange(w http.ResponseWriter, r *http.Request, h *head, d des
 	if request.Protocol == "ws" && x.upgrade(out) {
 		return
 	}
-	c.server.engine.ServeHTTP(&writer{ResponseWriter: w, exchange: x}, out)
+	x.to = &writer{ResponseWriter: w, exchange: x}
+	defer x.to.end()
+	c.server.engine.ServeHTTP(x.to, out)
 	if x.readError != nil {
 		if h.minor == '0' {
 			c.guard.resets()
@@ -128,7 +130,7 @@ func (x *exchange) RoundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	if resp.StatusCode < 200 || resp.StatusCode > 999 {
 		return x.failed(r, errStatus), nil
 	}
-	return x.clean(r, resp), nil
+	return x.clean(resp), nil
 }
 
 var errStatus = errors.New("a status that is no answer to the request")
@@ -211,7 +213,7 @@ func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
 }
 
 // clean makes an upstream's answer fit for the client.
-func (x *exchange) clean(r *http.Request, resp *http.Response) *http.Response {
+func (x *exchange) clean(resp *http.Response) *http.Response {
 	removeHopFields(resp.Header)
 	resp.Header.Del("Sluice-Decision") // only refusals of ours have one
 	for _, name := range []string{"Content-Type", "Date"} {
@@ -219,7 +221,6 @@ func (x *exchange) clean(r *http.Request, resp *http.Response) *http.Response {
 			resp.Header[name] = nil // or net/http makes one up
 		}
 	}
-	x.hasBody = resp.ContentLength != 0 && r.Method != http.MethodHead
 	x.last = x.last || resp.Close && x.client.Mode == Tunnel
 	resp.Body = &download{ReadCloser: resp.Body, exchange: x}
 	return resp
@@ -233,7 +234,9 @@ type download struct {
 
 // Read implements [io.Reader].
 func (d *download) Read(p []byte) (int, error) {
+	d.exchange.up.conn.toFlush.Store(d.exchange.to)
 	n, err := d.ReadCloser.Read(p)
+	d.exchange.up.conn.toFlush.Store(nil)
 	if err != nil && err != io.EOF {
 		d.exchange.readError = err
 	}
@@ -258,34 +261,4 @@ func (x *exchange) finish() {
 		x.out += u.conn.out.Load()
 	}
 	x.flow.Close(x.in, x.out)
-}
-
-// writer passes an answer on to the client as it comes.
-type writer struct {
-	http.ResponseWriter
-	exchange *exchange
-}
-
-// WriteHeader implements [http.ResponseWriter].
-func (w *writer) WriteHeader(status int) {
-	x := w.exchange
-	if x.last || x.upload != nil && !x.upload.done.Load() {
-		w.Header().Set("Connection", "close")
-	}
-	w.ResponseWriter.WriteHeader(status)
-	if x.hasBody {
-		w.Flush()
-	}
-}
-
-// Write implements [io.Writer].
-func (w *writer) Write(p []byte) (int, error) {
-	n, err := w.ResponseWriter.Write(p)
-	w.Flush()
-	return n, err
-}
-
-// Flush implements [http.Flusher].
-func (w *writer) Flush() {
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // the next Write fails too
 }

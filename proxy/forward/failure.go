@@ -29,18 +29,28 @@ func (x *exchange) failed(r *http.Request, err error) *http.Response {
 	var no *refusal.Refusal
 	switch {
 	case fault != nil && x.client.guard.isMalformed():
-		no = x.client.own(x.request, malformed("The request's chunked body is malformed."))
-	case r.Context().Err() != nil:
+		no = x.own(malformed("The request's chunked body is malformed."))
+	case r.Context().Err() != nil || x.client.guard.isClosed():
 		panic(http.ErrAbortHandler)
 	case errors.As(err, &dial) && errors.As(err, &no):
 	case errors.As(err, &dial):
-		no = x.client.own(x.request, dialFailure(err))
+		no = x.own(dialFailure(err))
 	case fault != nil && !errors.Is(fault, errGivenUp):
-		no = x.client.own(x.request, malformed("The request's body is malformed."))
+		no = x.own(malformed("The request's body is malformed."))
 	default:
-		no = x.client.own(x.request, brokenAnswer(err, x.received()))
+		no = x.own(brokenAnswer(err, x.received()))
 	}
 	return x.client.server.adapted(no).Response(r)
+}
+
+// own completes a refusal that was made here, and tells of it.
+func (x *exchange) own(no *refusal.Refusal) *refusal.Refusal {
+	if f, ok := x.flow.(Failer); ok {
+		no.Decision, no.Target = refusal.NewDecisionID(), x.request.Target()
+		f.Fail(no)
+		return no
+	}
+	return x.client.own(x.request, no)
 }
 
 // dialFailure says why there is no connection to the upstream.

@@ -61,6 +61,13 @@ type Reuser interface {
 	Reuse(conn net.Conn) bool
 }
 
+// Failer is a [Flow] that wants to know how its request failed after it was allowed: it is told of such a refusal in
+// place of [Conn.Refused], before Close.
+type Failer interface {
+	Flow
+	Fail(*refusal.Refusal)
+}
+
 // Mode is where a client connection comes from.
 type Mode uint8
 
@@ -94,8 +101,9 @@ type Conn struct {
 	// the connection is closed. If nil, such a request gets a 400 and the connection is closed.
 	Connect func(conn net.Conn, read []byte)
 
-	// Refused is told of every refusal that the Gate did not return itself: malformed requests, missing credentials,
-	// failed dials, broken answers. Its Request is as far as it was understood. It may be nil.
+	// Refused is told of every refusal that the Gate did not return itself: malformed requests, missing credentials, and
+	// (unless the flow is a Failer) failed dials and broken answers. Its Request is as far as it was understood. It may
+	// be nil.
 	Refused func(Request, *refusal.Refusal)
 }
 

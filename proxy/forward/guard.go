@@ -268,7 +268,7 @@ func (g *guard) SetReadDeadline(t time.Time) error {
 	return g.Conn.SetReadDeadline(t)
 }
 
-// CloseWrite is called by net/http before Close if a body was not read to its end.
+// CloseWrite is called by net/http, some time before Close, if a body was not read to its end.
 func (g *guard) CloseWrite() error {
 	g.lingering.Do(g.linger)
 	return nil
@@ -291,11 +291,12 @@ func (g *guard) Close() (err error) {
 	return err
 }
 
-// linger gives a client that was answered early the time to read the answer.
+// linger gives a client that was answered early the time to read the answer, and closes the connection.
 func (g *guard) linger() {
 	if closeWrite(g.Conn) == nil && g.Conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		_, _ = io.Copy(io.Discard, g.Conn)
 	}
+	_ = g.Conn.Close()
 }
 
 // current returns the head of the request that is being served.
@@ -321,6 +322,11 @@ func (g *guard) isMalformed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.stopped == errChunk
+}
+
+// isClosed reports whether this side has closed the connection, as a cut does.
+func (g *guard) isClosed() bool {
+	return errors.Is(g.Conn.SetWriteDeadline(time.Time{}), net.ErrClosed)
 }
 
 // next lets the next request come, when this one has been answered. What is left of its body is given up.

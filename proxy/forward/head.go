@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"sluice/matcher"
 	"sluice/proxy/refusal"
@@ -179,10 +180,18 @@ func tooLarge(text string) *refusal.Refusal {
 	return &refusal.Refusal{Status: http.StatusRequestHeaderFieldsTooLarge, Reason: HeaderSize, Text: text}
 }
 
-// isToken reports whether b is a token of RFC 9110 section 5.6.2.
+// tokenBytes are the bytes that a token may hold (RFC 9110 section 5.6.2).
+var tokenBytes = func() (is [256]bool) {
+	for c := range is {
+		is[c] = c > ' ' && c < 0x7f && !strings.ContainsRune(`"(),/:;<=>?@[\]{}`, rune(c))
+	}
+	return is
+}()
+
+// isToken reports whether b is a token.
 func isToken(b []byte) bool {
 	for _, c := range b {
-		if c <= ' ' || c >= 0x7f || bytes.IndexByte([]byte(`"(),/:;<=>?@[\]{}`), c) >= 0 {
+		if !tokenBytes[c] {
 			return false
 		}
 	}

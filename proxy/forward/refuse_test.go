@@ -116,6 +116,7 @@ func TestFailedDials(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			p := newProxy(t, "ok.test:80", "")
 			p.gate.dial = func(context.Context, string) (net.Conn, error) { return nil, test.err }
 			c := p.start().client()

@@ -23,7 +23,7 @@ func (x *exchange) upgrade(out *http.Request) bool {
 	out.Header.Set("Upgrade", "websocket")
 	resp, err := x.send(out)
 	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
-		x.answer = x.clean(out, resp)
+		x.answer = x.clean(resp)
 		return false
 	}
 	if err == nil && !slices.Equal(upgrades(resp.Header), []string{"websocket"}) {

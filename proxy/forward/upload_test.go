@@ -102,6 +102,7 @@ func TestExpectContinue(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			p := newProxy(t, "ok.test:80", listen(t, func(conn net.Conn) {
 				s := newPeer(t, conn)
 				if head := s.head(); !strings.Contains(head, "Expect: 100-continue\n") {

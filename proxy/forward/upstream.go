@@ -22,10 +22,15 @@ type upstreamConn struct {
 	net.Conn
 	in, out atomic.Int64 // bytes read and written
 	idle    atomic.Bool  // no request is under way
+	toFlush atomic.Pointer[writer]
 }
 
-// Read counts, and takes what comes while no request is under way for the end: net/http would print it.
+// Read counts, has what came before sent to the client before it waits for more, and takes what comes while no request
+// is under way for the end: net/http would print it.
 func (c *upstreamConn) Read(p []byte) (int, error) {
+	if w := c.toFlush.Load(); w != nil {
+		w.Flush()
+	}
 	n, err := c.Conn.Read(p)
 	c.in.Add(int64(n))
 	if n > 0 && c.idle.Load() {
