@@ -120,6 +120,9 @@ func (k *sink) filter(rules *Rules, q *query, msg []byte) ([]byte, time.Duration
 		v.dropped = dropped
 	}
 	msg = k.cut(rules, q, msg)
+	if len(msg) > maxMessage {
+		return nil, 0, errAnswer
+	}
 	msg[2] |= dnswire.FlagResponse
 	msg[3] |= dnswire.FlagRA
 	return msg, v.setTTLs(q, msg), nil

@@ -13,7 +13,8 @@ import (
 const countedNames = 4096
 
 // names counts the different names under wildcards that were looked up since the last switch: data can leave in
-// them. A service's names (_service._proto.NAME) count too, for anybody can make them up.
+// them. Names of services (_service._proto.NAME), and those that only an address may allow, can be made up too, and
+// count.
 type names struct {
 	mu         sync.Mutex // guards what follows
 	generation uint64
@@ -27,7 +28,7 @@ type names struct {
 
 // admit counts the name of a query that d allows, and reports whether the budget holds it.
 func (n *names) admit(rules *Rules, d matcher.Decision, name []byte) bool {
-	if rules.Ruleset.Mode() != policy.Allowlist || d.Rule == matcher.NoRule {
+	if rules.Ruleset.Mode() != policy.Allowlist {
 		return true
 	}
 	n.mu.Lock()
@@ -42,7 +43,7 @@ func (n *names) admit(rules *Rules, d matcher.Decision, name []byte) bool {
 	if d.Rule != n.rule {
 		n.rule, n.wildcard = d.Rule, rules.Ruleset.Target(d.Rule).Kind == policy.Wildcard
 	}
-	if !n.wildcard && name[0] != '_' {
+	if !n.wildcard && d.Verdict != matcher.ByAddress && name[0] != '_' {
 		return true
 	}
 	hash := maphash.Bytes(n.seed, name)

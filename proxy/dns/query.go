@@ -18,6 +18,8 @@ const (
 	// maxUDP is the longest answer by UDP to a client that says it takes more.
 	maxUDP = 4096
 	minUDP = 512 // RFC 1035 section 4.2.1
+	// maxMessage is the longest message that TCP can carry (RFC 1035 section 4.2.2).
+	maxMessage = 1<<16 - 1
 )
 
 // query is a question of a client, from its arrival to the answer.

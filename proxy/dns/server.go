@@ -31,8 +31,8 @@ type Options struct {
 	// the name in lower case without trailing dot, which it must not keep; no addresses means that it does not know
 	// the name. It is called for every allowed query and must not block.
 	Hosts func(name []byte) []netip.Addr
-	// Observe, if set, is called once for every query that gets an answer, from several goroutines. It must be
-	// cheap, and not keep the event.
+	// Observe, if set, is called once for every query that gets an answer, just before that, from several
+	// goroutines. It must be cheap, not keep the event, and not call the server.
 	Observe func(*Event)
 	// MaxOutstanding bounds the queries that wait for an upstream; 0 is [upstream.DefaultOutstanding]. One more gets
 	// SERVFAIL at once.

@@ -144,6 +144,7 @@ func TestConnectionLimits(t *testing.T) {
 		<-release
 		return addresses(q)
 	})
+	t.Cleanup(func() { close(release) })
 	for name, o := range map[string]Options{
 		"in-all":     {MaxTCP: 3},
 		"per-client": {MaxTCPPerClient: 3},
@@ -152,19 +153,22 @@ func TestConnectionLimits(t *testing.T) {
 			f := newFilter(t, allow("ok.test"), o, up.Addr)
 			refused := question("evil.test", dns.TypeA)
 			var conns []*net.TCPConn
-			for range 3 {
+			for i := range 3 {
 				conn := f.dial()
+				conns = append(conns, conn)
+				if i == 0 { // the one that has been quiet the longest waits for an answer
+					before := up.Count()
+					if _, err := conn.Write(framed(t, question("ok.test", dns.TypeA))); err != nil {
+						t.Fatal(err)
+					}
+					up.Wait(t, before+1)
+					continue
+				}
 				if _, err := conn.Write(framed(t, refused)); err != nil {
 					t.Fatal(err)
 				}
 				answer(t, conn)
-				conns = append(conns, conn)
 			}
-			if _, err := conns[0].Write(framed(t, question("ok.test", dns.TypeA))); err != nil {
-				t.Fatal(err)
-			}
-			before := up.Count()
-			up.Wait(t, before+1)
 			next := f.dial()
 			if _, err := next.Write(framed(t, refused)); err != nil {
 				t.Fatal(err)

@@ -331,6 +331,7 @@ func TestForged(t *testing.T) {
 
 	forgeries := map[string]func(m *dns.Msg){
 		"other-id":       func(m *dns.Msg) { m.Id++ },
+		"other-id-high":  func(m *dns.Msg) { m.Id ^= 0x8000 },
 		"other-name":     func(m *dns.Msg) { m.Question[0].Name = "on.test." },
 		"other-type":     func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeAAAA },
 		"other-class":    func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
