@@ -48,6 +48,9 @@ func (c *client) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	flow, no := c.Gate.Judge(r.Context(), c.guard.Conn, request)
 	if no != nil || flow == nil {
+		if flow != nil {
+			flow.Close(0, 0)
+		}
 		if no == nil {
 			no = &refusal.Refusal{Status: http.StatusForbidden, Decision: refusal.NewDecisionID(), Reason: Internal,
 				Target: request.Target(), Text: "Nobody judged the request."}

@@ -118,6 +118,35 @@ func TestReuseOfSpoiltConnections(t *testing.T) {
 	}
 }
 
+// A flow gets the bytes of its own request and answer, heads included, on whatever connections they went.
+func TestBytesAreCounted(t *testing.T) {
+	t.Parallel()
+	const sent = "GET / HTTP/1.1\r\nHost: ok.test\r\n\r\n"
+	keeping := listen(t, func(conn net.Conn) {
+		s := newPeer(t, conn)
+		for {
+			if _, err := http.ReadRequest(s.r); err != nil {
+				return
+			}
+			s.send(ok)
+		}
+	})
+	closing, _ := once(t, ok)
+	for _, server := range []string{keeping, closing} {
+		p := newProxy(t, "ok.test:80", server).start()
+		c := p.client()
+		for round := range int64(3) {
+			c.get(get)
+			in, out := p.gate.settled()
+			n := round + 1
+			// A request that found its connection closed may have been sent twice.
+			if in != n*int64(len(ok)) || out < n*int64(len(sent)) || server == keeping && out != n*int64(len(sent)) {
+				t.Errorf("after %d requests: %d bytes in and %d out, want %d and %d", n, in, out, n*int64(len(ok)), n*int64(len(sent)))
+			}
+		}
+	}
+}
+
 // Cutting a flow ends it at once, whatever it is doing, on both sides, and leaves nothing.
 func TestCut(t *testing.T) {
 	t.Parallel()
@@ -139,7 +168,7 @@ func TestCut(t *testing.T) {
 		{"half-closed", upgrade, func(s *peer) { head(s); s.send(switched + "tick"); _ = s.Conn.(*net.TCPConn).CloseWrite() }, "tick"},
 	}
 	for _, test := range tests {
-		for _, side := range []string{"client", "server"} {
+		for _, side := range []string{"client", "server", "both"} {
 			t.Run(test.name+"/"+side, func(t *testing.T) {
 				ended := make(chan struct{}, 10)
 				p := newProxy(t, "ok.test:80", listen(t, func(conn net.Conn) {
@@ -157,20 +186,26 @@ func TestCut(t *testing.T) {
 				for seen := ""; !strings.Contains(seen, test.expect); {
 					seen += c.exactly(1)
 				}
-				if side == "client" {
+				if side != "server" {
 					clients.Range(func(c, _ any) bool { reset(c.(net.Conn)); return true })
-					if _, err := io.Copy(io.Discard, c.r); errors.Is(err, os.ErrDeadlineExceeded) {
-						t.Error("the client's connection is still open")
-					}
-				} else {
+				}
+				if side != "client" {
 					p.gate.mu.Lock()
 					conn := p.gate.conns[0]
 					p.gate.mu.Unlock()
 					reset(conn)
 				}
+				if side != "server" {
+					if _, err := io.Copy(io.Discard, c.r); errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Error("the client's connection is still open")
+					}
+				}
 				<-ended
 				reset(c.Conn)
 				p.gate.settled()
+				if side != "server" && len(p.gate.told) > 0 {
+					t.Errorf("the audit was told of %+v, and nobody was there to be refused", p.gate.told)
+				}
 			})
 		}
 	}

@@ -216,10 +216,8 @@ func (x *exchange) hint(code int, h textproto.MIMEHeader) error {
 func (x *exchange) clean(resp *http.Response) *http.Response {
 	removeHopFields(resp.Header)
 	resp.Header.Del("Sluice-Decision") // only refusals of ours have one
-	for _, name := range []string{"Content-Type", "Date"} {
-		if _, ok := resp.Header[name]; !ok {
-			resp.Header[name] = nil // or net/http makes one up
-		}
+	if _, ok := resp.Header["Content-Type"]; !ok {
+		resp.Header["Content-Type"] = nil // or net/http makes one up
 	}
 	x.last = x.last || resp.Close && x.client.Mode == Tunnel
 	resp.Body = &download{ReadCloser: resp.Body, exchange: x}

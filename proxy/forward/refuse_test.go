@@ -180,3 +180,40 @@ type undecided struct{}
 
 // Judge implements [Gate].
 func (undecided) Judge(context.Context, net.Conn, Request) (Flow, *refusal.Refusal) { return nil, nil }
+
+// A flow that wants to know how its request failed is told, and nobody else.
+func TestFailer(t *testing.T) {
+	t.Parallel()
+	address, _ := once(t, "nonsense\r\n\r\n")
+	p := newProxy(t, "ok.test:80", address)
+	failed := make(chan refusal.Refusal, 1)
+	p.conn.Gate = failerGate{p.gate, failed}
+	a := p.start().client().get(get)
+	told := <-failed
+	if a.StatusCode != 502 || told.Decision != a.Header.Get("Sluice-Decision") || told.Target != "ok.test:80" || told.Reason != Broken {
+		t.Errorf("got %d, and the flow %+v", a.StatusCode, told)
+	}
+	p.gate.settled()
+	if len(p.gate.told) > 0 {
+		t.Errorf("the audit was told of %+v too", p.gate.told)
+	}
+}
+
+type failerGate struct {
+	*gate
+	failed chan refusal.Refusal
+}
+
+// Judge implements [Gate].
+func (g failerGate) Judge(ctx context.Context, c net.Conn, r Request) (Flow, *refusal.Refusal) {
+	f, no := g.gate.Judge(ctx, c, r)
+	return failerFlow{f, g.failed}, no
+}
+
+type failerFlow struct {
+	Flow
+	failed chan refusal.Refusal
+}
+
+// Fail implements [Failer].
+func (f failerFlow) Fail(no *refusal.Refusal) { f.failed <- *no }
