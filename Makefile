@@ -19,14 +19,14 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## bin/sluice-proxy and bin/sluice, static
+build: ## bin/sluice-proxy, bin/sluice and the demo, static
 	@mkdir -p bin
 	$(GOBUILD) -o bin/sluice-proxy ./cmd/proxy
 	$(GOBUILD) -o bin/sluice ./cmd/controller
+	$(GOBUILD) -o bin/demo ./e2e/demo
 
 .PHONY: demo
 demo: setup-demo build ## the main job in one screen, on the running engine or in a lab of its own
-	@$(GOBUILD) -o bin/demo ./e2e/demo
 	@$(AS_ROOT) bin/demo
 
 .PHONY: test
@@ -47,7 +47,7 @@ test-bench: # every benchmark once, so that they keep working
 .PHONY: test-e2e
 test-e2e: build ## scenarios on an engine in a closed network, as root
 	$(GO_TEST) -count=1 -timeout 30m ./e2e/lab/closed -run-docker
-	$(GO_TEST) -count=1 -timeout 30m ./e2e -run-docker -proxy-binary '$(CURDIR)/bin/sluice-proxy'
+	$(GO_TEST) -count=1 -timeout 30m ./e2e -run-docker -bin '$(CURDIR)/bin'
 
 .PHONY: bench
 bench: ## benchmarks with allocations

@@ -21,9 +21,9 @@ import (
 )
 
 var (
-	runDocker   = flag.Bool("run-docker", false, "run the scenarios; needs root and what scripts/setup installs")
-	proxyBinary = flag.String("proxy-binary", "", "the sidecar's static binary; built from this tree if not given")
-	proxyImage  = flag.String("proxy-image", images.ProxyTag,
+	runDocker  = flag.Bool("run-docker", false, "run the scenarios; needs root and what scripts/setup installs")
+	binDir     = flag.String("bin", "", "where sluice-proxy and demo are, static; they are built from this tree if not given")
+	proxyImage = flag.String("proxy-image", images.ProxyTag,
 		"the image that AgentCompass starts as its proxy; "+client.Tag+" runs AgentCompass's own")
 )
 
@@ -31,6 +31,7 @@ var (
 var lab struct {
 	*closed.Lab
 	python string // has AgentCompass
+	bin    string // has sluice-proxy and demo
 }
 
 func TestMain(m *testing.M) {
@@ -48,17 +49,19 @@ func TestMain(m *testing.M) {
 
 func runInLab(m *testing.M) (code int, err error) {
 	ctx := context.Background()
-	var imgs []images.Image
-	if *proxyImage == images.ProxyTag {
-		binary, err := buildProxy(ctx)
-		if err != nil {
-			return 0, err
-		}
-		sidecar, err := images.SluiceProxy(binary)
-		if err != nil {
-			return 0, err
-		}
-		imgs = append(imgs, sidecar)
+	bin, err := binaries(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer bin.remove()
+	lab.bin = bin.dir
+	binary, err := os.ReadFile(filepath.Join(bin.dir, "sluice-proxy"))
+	if err != nil {
+		return 0, err
+	}
+	sidecar, err := images.SluiceProxy(binary)
+	if err != nil {
+		return 0, err
 	}
 	cache, err := client.CacheDir()
 	if err != nil {
@@ -80,7 +83,7 @@ func runInLab(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer engine.Close()
-	if err := images.Load(ctx, engine, append(imgs, workload)...); err != nil {
+	if err := images.Load(ctx, engine, sidecar, workload); err != nil {
 		return 0, err
 	}
 	code = m.Run()
@@ -90,23 +93,29 @@ func runInLab(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// buildProxy returns the static binary of the sidecar.
-func buildProxy(ctx context.Context) ([]byte, error) {
-	if *proxyBinary != "" {
-		return os.ReadFile(*proxyBinary)
+// built is a directory with the static programs that the scenarios run.
+type built struct {
+	dir    string
+	remove func() error
+}
+
+func binaries(ctx context.Context) (built, error) {
+	if *binDir != "" {
+		return built{*binDir, func() error { return nil }}, nil
 	}
 	dir, err := os.MkdirTemp("", "sluice-e2e-")
 	if err != nil {
-		return nil, err
+		return built{}, err
 	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "sluice-proxy")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, "sluice/cmd/proxy")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the sidecar: %w\n%s", err, out)
+	b := built{dir, func() error { return os.RemoveAll(dir) }}
+	for name, source := range map[string]string{"sluice-proxy": "sluice/cmd/proxy", "demo": "sluice/e2e/demo"} {
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, name), source)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return built{}, errors.Join(fmt.Errorf("build %s: %w\n%s", name, err, out), b.remove())
+		}
 	}
-	return os.ReadFile(file)
+	return b, nil
 }
 
 // findLeftovers reports what scenarios that passed have left in the engine.

@@ -32,6 +32,7 @@ func TestScenarios(t *testing.T) {
 			env.Setenv("SLUICE_IMAGE", *proxyImage)
 			env.Setenv("INTERNET_DNS", internet.Resolver.String())
 			env.Setenv("T", s.prefix)
+			env.Setenv("BIN", lab.bin)
 			env.Defer(func() { s.cleanUp(t) })
 			return nil
 		},

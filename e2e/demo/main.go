@@ -27,14 +27,24 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdout)
-	switch {
-	case ctx.Err() != nil:
+	if _, left := errors.AsType[*leftError](err); ctx.Err() != nil && !left {
 		fmt.Fprintln(os.Stderr, "demo: interrupted; everything it made is removed")
 		os.Exit(130)
-	case err != nil:
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
+}
+
+// leftError says what could not be removed.
+type leftError struct{ error }
+
+func left(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &leftError{fmt.Errorf("clean up: %w", err)}
 }
 
 // run is the demo, or one of the two programs that it runs in containers.
@@ -60,9 +70,9 @@ func show(ctx context.Context, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeLab()) }()
+	defer func() { err = errors.Join(err, left(closeLab())) }()
 	s, err := setStage(ctx, host)
-	defer func() { err = errors.Join(err, s.clear()) }()
+	defer func() { err = errors.Join(err, left(s.clear())) }()
 	if err != nil {
 		return err
 	}
@@ -73,6 +83,8 @@ func show(ctx context.Context, stdout io.Writer) (err error) {
 func engine(ctx context.Context) (host, where string, end func() error, err error) {
 	if _, err := (docker{}).run(ctx, "version", "--format", "{{.Server.Version}}"); err == nil {
 		return os.Getenv("DOCKER_HOST"), "the engine that runs here", func() error { return nil }, nil
+	} else if ctx.Err() != nil {
+		return "", "", nil, err
 	}
 	if os.Getenv("DOCKER_HOST") != "" {
 		return "", "", nil, fmt.Errorf("no engine answers at DOCKER_HOST=%s: correct or unset it", os.Getenv("DOCKER_HOST"))
@@ -81,7 +93,7 @@ func engine(ctx context.Context) (host, where string, end func() error, err erro
 	if err != nil {
 		return "", "", nil, fmt.Errorf("no Docker engine runs here, and none can be started: %w", err)
 	}
-	return lab.DockerHost(), "an engine started for this, in a network namespace", lab.Close, nil
+	return lab.DockerHost(), "an engine started for this demo, in a network namespace of its own", lab.Close, nil
 }
 
 // sidecarBinary is where "make demo" puts it: beside this program.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,7 +46,7 @@ var acts = []struct {
 
 // play goes through the phases and prints what happens.
 func play(ctx context.Context, s *stage, where string, stdout io.Writer) error {
-	fmt.Fprintf(stdout, "One container, three phases, its policy changed while it runs; on %s.\n\n", where)
+	fmt.Fprintf(stdout, "One container, three phases: its policy changes while it runs.\nOn %s.\n\n", where)
 	fmt.Fprintf(stdout, "%-10s %-30s %-8s %-21s %7s\n", "phase", "attempt", "verdict", "rule or reason", "ms")
 	kept, err := s.hold(ctx, "model.test:7000")
 	if err != nil {
@@ -61,8 +62,8 @@ func play(ctx context.Context, s *stage, where string, stdout io.Writer) error {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(stdout, "\nreceipt: generation %d, policy %.12s, %d cut, %d kept, %.1f ms\n",
-				receipt.Generation, receipt.Digest, receipt.FlowsCut, receipt.FlowsKept, receipt.Milliseconds)
+			fmt.Fprintf(stdout, "\nreceipt: generation %d, policy %.12s…, %d cut, %d kept, %.1f ms\n",
+				receipt.Generation, strings.TrimPrefix(receipt.Digest, "sha256:"), receipt.FlowsCut, receipt.FlowsKept, receipt.Milliseconds)
 		}
 		fmt.Fprintf(stdout, "%-10s %s\n", act.phase, act.policy)
 		for _, a := range act.attempts {
@@ -74,11 +75,12 @@ func play(ctx context.Context, s *stage, where string, stdout io.Writer) error {
 			fmt.Fprintf(stdout, "%-10s %-30s %s\n", "", "stream  "+h.target, h.state())
 		}
 	}
-	fmt.Fprintf(stdout, "\nand what Prometheus scrapes:\n")
+	fmt.Fprintf(stdout, "\nWhat Prometheus scrapes, of that what was refused or cut:\n")
 	return s.printCounters(ctx, stdout)
 }
 
-// try makes one attempt and prints what the sidecar decided, as it stands in the audit.
+// try makes one attempt and prints what the sidecar decided: of a connection as it stands in the audit, of a DNS
+// question as the client was told.
 func (s *stage) try(ctx context.Context, a attempt, stdout io.Writer) error {
 	before, err := s.audit(ctx)
 	if err != nil {
@@ -92,15 +94,18 @@ func (s *stage) try(ctx context.Context, a attempt, stdout io.Writer) error {
 	if err := json.Unmarshal([]byte(out), &o); err != nil {
 		return fmt.Errorf("attempt %s %s: %w: %s", a.kind, a.target, err, out)
 	}
-	event, err := s.nextEvent(ctx, len(before), a.target)
-	if err != nil {
-		return err
+	verdict, why := "refuse", o.Seen
+	switch {
+	case a.kind != "look-up":
+		event, err := s.nextEvent(ctx, len(before), a.target)
+		if err != nil {
+			return err
+		}
+		verdict, why = event.Verdict, cmp.Or(event.Rule, event.Reason)
+	case !strings.HasPrefix(o.Seen, "NXDOMAIN"):
+		verdict = "allow"
 	}
-	why := event.Rule
-	if why == "" {
-		why = event.Reason
-	}
-	_, err = fmt.Fprintf(stdout, "%-10s %-30s %-8s %-21s %7.1f\n", "", fmt.Sprintf("%-7s %s", a.kind, a.target), event.Verdict, why, o.MS)
+	_, err = fmt.Fprintf(stdout, "%-10s %-30s %-8s %-21s %7.1f\n", "", fmt.Sprintf("%-7s %s", a.kind, a.target), verdict, why, o.MS)
 	return err
 }
 
@@ -149,8 +154,8 @@ func (s *stage) switchTo(ctx context.Context, phase string) (control.Receipt, er
 	return receipt, nil
 }
 
-// printCounters prints the counters of connections and DNS queries as they stand in the sidecar's /metrics, which the
-// origin's container scrapes: it is on the outer network, as Prometheus would be.
+// printCounters prints some counters as they stand in the sidecar's /metrics, which the origin's container scrapes: it
+// is on the outer network, as Prometheus would be.
 func (s *stage) printCounters(ctx context.Context, stdout io.Writer) error {
 	text, err := s.run(ctx, "exec", s.prefix+"origin", "/demo", "try", "scrape", s.sidecar+":9464")
 	if err != nil {

@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/docker/docker/client"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 
 	"sluice/control"
 	"sluice/images"
@@ -151,16 +150,17 @@ func (s *stage) loadImages(ctx context.Context) error {
 	demo := images.Image{Tag: s.image(), Layers: []images.Layer{binary}, Config: dockerspec.DockerOCIImageConfig{
 		ImageConfig: oci.ImageConfig{User: "65532:65532", Entrypoint: []string{"/demo"}}}}
 
-	options := []client.Opt{client.FromEnv, client.WithAPIVersionNegotiation()}
-	if s.host != "" {
-		options = append(options, client.WithHost(s.host))
-	}
-	engine, err := client.NewClientWithOpts(options...)
-	if err != nil {
+	var archive bytes.Buffer
+	if err := images.WriteArchive(&archive, sidecar, demo); err != nil {
 		return err
 	}
-	defer engine.Close()
-	return images.Load(ctx, engine, sidecar, demo)
+	// The command line knows more ways to an engine (contexts, ssh) than DOCKER_HOST.
+	load := s.command(ctx, "load", "--quiet")
+	load.Stdin = &archive
+	if out, err := load.CombinedOutput(); err != nil {
+		return fmt.Errorf("docker load: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 func (s *stage) waitForSidecar(ctx context.Context) error {
@@ -192,11 +192,11 @@ func (s *stage) clearDead(ctx context.Context) error {
 		return err
 	}
 	for _, maker := range strings.Fields(found) {
-		pid, err := strconv.Atoi(maker)
-		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			if err := s.remove(ctx, maker); err != nil {
-				return err
-			}
+		if program, err := os.Readlink("/proc/" + maker + "/exe"); err == nil && strings.HasPrefix(filepath.Base(program), "demo") {
+			continue
+		}
+		if err := s.remove(ctx, maker); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -209,7 +209,8 @@ func (s *stage) remove(ctx context.Context, maker string) error {
 	for _, kind := range []struct{ list, remove []string }{
 		{[]string{"ps", "--all", "--quiet", filter}, []string{"rm", "--force", "--volumes"}},
 		{[]string{"network", "ls", "--quiet", filter}, []string{"network", "rm"}},
-		{[]string{"image", "ls", "--quiet", "sluice-demo-" + maker}, []string{"image", "rm", "--force"}},
+		// By name: the images of another demo have the same ids.
+		{[]string{"image", "ls", "--format={{.Repository}}:{{.Tag}}", "sluice-demo-" + maker}, []string{"image", "rm"}},
 	} {
 		found, err := s.run(ctx, kind.list...)
 		if ids := strings.Fields(found); err == nil && len(ids) > 0 {

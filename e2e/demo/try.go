@@ -12,13 +12,14 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
-// outcome is what the workload saw of one attempt.
+// outcome is what the workload saw of one attempt: an HTTP status, or the answer to a DNS question.
 type outcome struct {
 	Seen string  `json:"seen"`
 	MS   float64 `json:"ms"`
@@ -79,12 +80,27 @@ func fetch(ctx context.Context, page string) (string, error) {
 	return response.Status, nil
 }
 
+// lookUp asks the sidecar's DNS filter for a name, and says with what code and why it answered (RFC 8914).
 func lookUp(ctx context.Context, name string) (string, error) {
-	addrs, err := net.DefaultResolver.LookupHost(ctx, name)
-	if failed := (*net.DNSError)(nil); errors.As(err, &failed) && failed.IsNotFound {
-		return "no such name", nil
+	host, _, err := net.SplitHostPort(os.Getenv("PROXY"))
+	if err != nil {
+		return "", err
 	}
-	return strings.Join(addrs, " "), err
+	question := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
+	question.SetEdns0(dns.DefaultMsgSize, false)
+	answer, _, err := new(dns.Client).ExchangeContext(ctx, question, net.JoinHostPort(host, "53"))
+	if err != nil {
+		return "", err
+	}
+	seen := dns.RcodeToString[answer.Rcode]
+	if opt := answer.IsEdns0(); opt != nil {
+		for _, option := range opt.Option {
+			if extended, ok := option.(*dns.EDNS0_EDE); ok {
+				seen += ", " + dns.ExtendedErrorCodeToString[extended.InfoCode]
+			}
+		}
+	}
+	return seen, nil
 }
 
 // stream holds a tunnel open and copies the lines that come, until either side ends it.
@@ -112,10 +128,8 @@ func stream(ctx context.Context, target string, stdout io.Writer) error {
 	return err
 }
 
-// shown are the metrics that fit on the screen.
-var shown = []string{"sluice_connections_total", "sluice_dns_queries_total", "sluice_flows_cut_total", "sluice_generation"}
-
-// scrape prints some lines of what Prometheus would get.
+// scrape prints the counters of what was refused and cut, of what Prometheus would get. The name of a metric stands
+// above its series, and the label that all of them share is left out, so that a line fits on the screen.
 func scrape(ctx context.Context, target string, stdout io.Writer) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target+"/metrics", nil)
 	if err != nil {
@@ -126,11 +140,23 @@ func scrape(ctx context.Context, target string, stdout io.Writer) error {
 		return err
 	}
 	defer response.Body.Close()
+	above := ""
 	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		name, _, _ := strings.Cut(lines.Text(), "{")
-		if slices.Contains(shown, name) {
-			fmt.Fprintln(stdout, lines.Text())
+		name, series, _ := strings.Cut(lines.Text(), "{")
+		switch name {
+		case "sluice_connections_total", "sluice_dns_queries_total":
+			if strings.Contains(series, `verdict="allow"`) {
+				continue
+			}
+		case "sluice_flows_cut_total", "sluice_generation":
+		default:
+			continue
 		}
+		if name != above {
+			fmt.Fprintln(stdout, name)
+			above = name
+		}
+		fmt.Fprintln(stdout, "{"+strings.TrimPrefix(series, `container="default",`))
 	}
 	return nil
 }
