@@ -82,7 +82,7 @@ func failure(err error) (d matcher.Decision, extended int) {
 
 // stillForwarded judges q again if the rules have changed since, and answers it if it would not be sent on now.
 func (k *sink) stillForwarded(rules *Rules, q *query) bool {
-	if rules.Generation == q.generation {
+	if q.judgedBy(rules) {
 		return true
 	}
 	d, what := k.s.judge(rules, q)

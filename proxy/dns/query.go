@@ -31,7 +31,8 @@ type query struct {
 	name       []byte // in lower case, with dots
 	plainName  bool   // name says it all: no label holds a dot
 	edns, do   bool
-	size       int // of the longest answer
+	size       int              // of the longest answer
+	ruleset    *matcher.Ruleset // that judged it, with generation
 	generation uint64
 	decision   matcher.Decision
 	dropped    int
@@ -57,8 +58,17 @@ func newQuery() *query { return queries.Get().(*query) }
 
 // release gives q back; nothing may refer to it any more.
 func (q *query) release() {
-	q.udp, q.tcp = nil, nil
+	q.udp, q.tcp, q.ruleset = nil, nil, nil
 	queries.Put(q)
+}
+
+func (q *query) judged(rules *Rules, d matcher.Decision) {
+	q.ruleset, q.generation, q.decision = rules.Ruleset, rules.Generation, d
+}
+
+// judgedBy reports whether these are the rules that judged q last.
+func (q *query) judgedBy(rules *Rules) bool {
+	return q.ruleset == rules.Ruleset && q.generation == rules.Generation
 }
 
 func (q *query) proto() Proto {
@@ -87,7 +97,7 @@ func (q *query) read(pkt []byte) int {
 	q.Question = dnswire.Question{}
 	q.asked, q.name, q.plainName = nil, nil, false
 	q.edns, q.do, q.size, q.dropped = false, false, minUDP, 0
-	q.generation, q.decision = 0, matcher.Decision{Rule: matcher.NoRule}
+	q.ruleset, q.generation, q.decision = nil, 0, matcher.Decision{Rule: matcher.NoRule}
 	// An answer is never answered, or two servers might go on for ever.
 	if len(pkt) < dnswire.HeaderLen || pkt[2]&dnswire.FlagResponse != 0 {
 		return unreadable

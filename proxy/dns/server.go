@@ -16,7 +16,7 @@ type Rules struct {
 	// Ruleset judges; nil refuses every name.
 	Ruleset *matcher.Ruleset
 	Options policy.Options
-	// Generation grows with every switch.
+	// Generation grows with every switch. Rules with another Ruleset are other rules even if it has not grown.
 	Generation uint64
 }
 
@@ -106,7 +106,7 @@ func (s *Server) Close() { s.upstream.Close() }
 // stillAllowed reports whether the rules in force let q be sent on.
 func (s *Server) stillAllowed(q *query) bool {
 	rules := s.opts.Rules()
-	if rules.Generation == q.generation {
+	if q.judgedBy(&rules) {
 		return true
 	}
 	_, what := decide(&rules, q)

@@ -221,6 +221,24 @@ func TestAnswerAfterSwitch(t *testing.T) {
 	}
 }
 
+// TestOtherRulesOfOneGeneration are other rules: so is a session blocked whose policy file went bad.
+func TestOtherRulesOfOneGeneration(t *testing.T) {
+	release := make(chan struct{})
+	up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
+		<-release
+		return addresses(q)
+	})
+	f := newFilter(t, public, Options{}, up.Addr)
+	got := f.later("udp", question("ok.test", dns.TypeTXT))
+	up.Wait(t, 1)
+	f.set(noNetwork)
+	f.rules.Store(&Rules{Ruleset: f.rules.Load().Ruleset, Generation: 1})
+	close(release)
+	if m := <-got; m == nil || !blocked(m) {
+		t.Errorf("got %v", m)
+	}
+}
+
 // TestNoRetryAfterSwitch: a question that nobody answers is not asked again once its name is refused.
 func TestNoRetryAfterSwitch(t *testing.T) {
 	up := dnstest.New(t, func(dnstest.Query) *dns.Msg { return nil })

@@ -50,7 +50,7 @@ func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp 
 	}
 	rules := w.s.opts.Rules()
 	d, what := decide(&rules, q)
-	q.generation, q.decision = rules.Generation, d
+	q.judged(&rules, d)
 	if what != forward {
 		rcode, extended := what.code()
 		return w.reply(dst, d, rcode, extended)
@@ -103,7 +103,7 @@ func (w *worker) reply(dst []byte, d matcher.Decision, rcode, extended int) []by
 // judge judges a query again, by new rules.
 func (s *Server) judge(rules *Rules, q *query) (matcher.Decision, action) {
 	d, what := decide(rules, q)
-	q.generation, q.decision = rules.Generation, d
+	q.judged(rules, d)
 	if what == forward && !s.names.admit(rules, d, q.name) {
 		return matcher.Decision{Reason: ReasonNameBudget, Rule: d.Rule}, refuse
 	}
