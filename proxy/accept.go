@@ -14,6 +14,7 @@ import (
 type acceptor struct {
 	worker  *worker
 	session *Session
+	how     *redirection // nil for clients that know that they talk to a proxy
 	fd      int
 	token   poll.Token
 	spare   int // a descriptor to give up when there are no more, so that a client can be told
@@ -23,13 +24,13 @@ type acceptor struct {
 const acceptTurn = 64
 
 // listen serves what comes in on fd, a non-blocking listening TCP socket, which it takes over.
-func (s *Session) listen(fd int) error {
+func (s *Session) listen(fd int, how *redirection) error {
 	w := s.server.workers[s.server.nextWorker()]
 	var failed error
 	s.switching.Lock()
 	defer s.switching.Unlock()
 	err := w.Do(s.server.context, func() {
-		a := &acceptor{worker: w, session: s, fd: fd, spare: openSpare()}
+		a := &acceptor{worker: w, session: s, how: how, fd: fd, spare: openSpare()}
 		if a.token, failed = w.Add(fd, a, 0, poll.Readable|unix.EPOLLET); failed != nil {
 			unix.Close(fd)
 			unix.Close(a.spare)
@@ -59,7 +60,7 @@ func (s *Session) ServeTCP(l *net.TCPListener) error {
 	// and a client that says nothing comes a second later.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
 	s.server.addOwn(l.Addr())
-	return s.listen(fd)
+	return s.listen(fd, nil)
 }
 
 // prepareListener sets what accepted sockets inherit (tcp(7)), which spares these calls for each of them.
@@ -103,8 +104,8 @@ func (a *acceptor) Ready(uint8, uint32) {
 			continue
 		}
 		if w := s.server.workers[s.server.nextWorker()]; w == a.worker {
-			w.serve(fd, s)
-		} else if !w.Post(func() { w.serve(fd, s) }) {
+			w.serve(fd, s, a.how)
+		} else if !w.Post(func() { w.serve(fd, s, a.how) }) {
 			unix.Close(fd)
 		}
 	}

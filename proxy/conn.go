@@ -21,6 +21,7 @@ const (
 	dialling               // its addresses are being tried
 	sniffing               // the tunnel is open; what the client says in it is not known yet
 	asking                 // the name that the client shows in it is being looked up
+	watching               // both sides speak; the client may have to send a second ClientHello
 	relaying               // bytes pass both ways
 	refusing               // an answer is being written, then the connection ends
 	lingering              // the answer is written; the client has time to read it
@@ -46,9 +47,15 @@ type conn struct {
 	timer      poll.Timer
 	dial       *race
 	sniffer    *sniff.Sniffer // only while first bytes come piecemeal
+	watch      *helloWatch    // until the client is past a second ClientHello
 	passed     int            // how many of the first bytes went to the upstream before they were classified
 	opaque     bool           // what the client says cannot be judged by name
 	cutShort   bool           // the upstream stopped reading before the client stopped sending
+
+	direct     bool // came by redirection: the target is its original destination, the client knows of no proxy
+	classified bool // what a redirected client said is TLS, HTTP or unknown, and not SSH
+	exact      bool // the exact names of the policy are being looked up for it
+	judged     bool // the first bytes, in in, were judged before there was an upstream
 
 	target   endpoint
 	decision matcher.Decision
@@ -64,8 +71,9 @@ type conn struct {
 	flow     flowLink
 }
 
-// serve takes an accepted socket over, of which first was read already.
-func (w *worker) serve(fd int, s *Session, first ...byte) {
+// serve takes an accepted socket over, of which first was read already. If it may have been redirected, how tells
+// from where.
+func (w *worker) serve(fd int, s *Session, how *redirection, first ...byte) {
 	var c *conn
 	if n := len(w.conns); n > 0 {
 		c = w.conns[n-1]
@@ -81,7 +89,9 @@ func (w *worker) serve(fd int, s *Session, first ...byte) {
 		return
 	}
 	s.server.connections.Add(1)
-	w.heads.Start(&c.timer, c)
+	if how == nil {
+		w.heads.Start(&c.timer, c)
+	}
 	if len(first) > 0 {
 		c.keep(first)
 		c.readOn(c.in, 0)
@@ -89,6 +99,10 @@ func (w *worker) serve(fd int, s *Session, first ...byte) {
 	}
 	// The first event tells whether anything has come; most clients write right after they connected.
 	c.client.readable = true
+	if how != nil {
+		c.redirected(how)
+		return
+	}
 	c.readHead()
 }
 
@@ -115,6 +129,8 @@ func (c *conn) step() {
 		}
 	case sniffing:
 		c.sniff()
+	case watching:
+		c.watchOn()
 	case relaying:
 		c.relay()
 	case refusing:

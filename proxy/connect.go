@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/subtle"
 	"errors"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -168,6 +169,8 @@ func (c *conn) connect(head []byte) {
 	}
 	c.begin()
 }
+
+func lowerString(b []byte) string { return strings.ToLower(string(b)) }
 
 func lower(b []byte) {
 	for i, c := range b {

@@ -87,7 +87,7 @@ func (s *Server) roundTrip(ctx context.Context) error {
 	}
 	defer client.Close()
 	w := s.workers[s.nextWorker()]
-	if !w.Post(func() { w.serve(pair[1], session) }) {
+	if !w.Post(func() { w.serve(pair[1], session, nil) }) {
 		unix.Close(pair[1])
 		return errClosing
 	}

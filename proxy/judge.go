@@ -24,11 +24,13 @@ type rules struct {
 
 // subject is an open or half-open connection as far as a judgement needs it.
 type subject struct {
-	target  endpoint
-	chain   []string   // CNAME names behind the target
-	address netip.Addr // dialled, or to be dialled
-	shown   string     // a name that the client showed inside (SNI, Host), if it is another one
-	opaque  bool       // what the client says inside could not be judged by name
+	target     endpoint
+	chain      []string   // CNAME names behind the target
+	address    netip.Addr // dialled, or to be dialled
+	shown      string     // a name that the client showed inside (SNI, Host), if it is another one
+	direct     bool       // the flow came by redirection
+	classified bool       // and what its client said is not SSH
+	opaque     bool       // what the client says inside could not be judged by name
 }
 
 var refusedOwn = matcher.Decision{Verdict: matcher.Refuse, Reason: matcher.OwnAddress, Rule: matcher.NoRule}
@@ -140,6 +142,9 @@ func (r *rules) inner(s subject, d matcher.Decision, shown string, found []netip
 
 // flow judges an open flow again, from what is remembered of it.
 func (s *Session) flow(r *rules, f subject) matcher.Decision {
+	if f.direct {
+		return s.direct(r, f)
+	}
 	d := r.target(f.target)
 	if d.Verdict == matcher.Refuse {
 		return d

@@ -6,15 +6,44 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"sluice/matcher"
+	"sluice/policy"
 	"sluice/proxy/audit"
 	"sluice/proxy/dns"
 	"sluice/proxy/refusal"
+	"sluice/proxy/resolve"
 )
 
 // ServeDNS filters DNS on a UDP socket and a TCP listener, which it takes over, until the session ends. Either may be
 // nil.
 func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
+	server := s.names()
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	ctx, cancel := context.WithCancel(s.server.context)
+	s.closing = append(s.closing, cancel)
+	serve := func(c interface{ Close() error }, serve func() error) {
+		s.server.running.Go(func() {
+			defer c.Close()
+			if err := serve(); err != nil && ctx.Err() == nil {
+				s.server.log.Error("the DNS filter has stopped: restart the proxy", "session", s.label(), "error", err)
+			}
+		})
+	}
+	if udp != nil {
+		s.server.addOwn(udp.LocalAddr())
+		serve(udp, func() error { return server.ServeUDP(ctx, udp) })
+	}
+	if tcp != nil {
+		s.server.addOwn(tcp.Addr())
+		serve(tcp, func() error { return server.ServeTCP(ctx, tcp) })
+	}
+}
+
+// names returns the session's DNS filter.
+func (s *Session) names() *dns.Server {
 	s.switching.Lock()
 	defer s.switching.Unlock()
 	if s.dns == nil {
@@ -31,24 +60,7 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 		})
 		s.closing = append(s.closing, s.dns.Close)
 	}
-	ctx, cancel := context.WithCancel(s.server.context)
-	s.closing = append(s.closing, cancel)
-	serve := func(c interface{ Close() error }, serve func() error) {
-		s.server.running.Go(func() {
-			defer c.Close()
-			if err := serve(); err != nil && ctx.Err() == nil {
-				s.server.log.Error("the DNS filter has stopped: restart the proxy", "session", s.label(), "error", err)
-			}
-		})
-	}
-	if udp != nil {
-		s.server.addOwn(udp.LocalAddr())
-		serve(udp, func() error { return s.dns.ServeUDP(ctx, udp) })
-	}
-	if tcp != nil {
-		s.server.addOwn(tcp.Addr())
-		serve(tcp, func() error { return s.dns.ServeTCP(ctx, tcp) })
-	}
+	return s.dns
 }
 
 // observe counts a query, and records it if it was refused.
@@ -69,4 +81,38 @@ func (s *Session) observe(e *dns.Event) {
 		Rule: r.ruleText(e.Decision.Rule), Decision: refusal.NewDecisionID(),
 		Took: e.Latency,
 	})
+}
+
+// lookUp looks a name up, and remembers what it stands for.
+func (s *Session) lookUp(ctx context.Context, name string) (resolve.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.server.config.DialTimeout)
+	defer cancel()
+	answer, err := s.server.resolver.Lookup(ctx, name)
+	if err == nil {
+		s.learned.add(name, answer.Addrs)
+	}
+	return answer, err
+}
+
+// maxExact bounds the names that are looked up for one address of which none is known.
+const maxExact = 256
+
+// learnExact looks up the exact names that r allows, so that their addresses are known.
+func (s *Session) learnExact(r *rules) {
+	var group errgroup.Group
+	group.SetLimit(16)
+	n := 0
+	for _, t := range r.policy.Targets {
+		if t.Kind != policy.Hostname {
+			continue
+		}
+		if n++; n > maxExact {
+			break
+		}
+		group.Go(func() error {
+			_, _ = s.lookUp(s.server.context, t.Host) // one that fails allows nothing
+			return nil
+		})
+	}
+	_ = group.Wait()
 }

@@ -18,6 +18,7 @@ type protocol string
 const (
 	protocolConnect   protocol = "connect"
 	protocolTLS       protocol = "tls" // in a tunnel
+	protocolTCP       protocol = "tcp" // redirected, and neither TLS nor HTTP
 	protocolHTTP      protocol = "http"
 	protocolWebSocket protocol = "websocket"
 )
@@ -44,6 +45,7 @@ const (
 	reasonDialRefused   matcher.Reason = "connection-refused"
 	reasonDialTimeout   matcher.Reason = "dial-timeout"
 	reasonUnreachable   matcher.Reason = "unreachable"
-	reasonNoRules       matcher.Reason = "no-rules"   // the session has no policy, or a bad one
-	reasonQuarantine    matcher.Reason = "quarantine" // a switch failed
+	reasonNoDestination matcher.Reason = "no-destination" // where a redirected connection was going is not known
+	reasonNoRules       matcher.Reason = "no-rules"       // the session has no policy, or a bad one
+	reasonQuarantine    matcher.Reason = "quarantine"     // a switch failed
 )

@@ -30,6 +30,11 @@ func (c *conn) refuse(status int, reason matcher.Reason) { c.answer(status, refu
 func (c *conn) fail(status int, reason matcher.Reason) { c.answer(status, failed, reason) }
 
 func (c *conn) answer(status int, o outcome, reason matcher.Reason) {
+	if c.direct { // there is no way to tell it why but the audit
+		c.account(o, reason, refusal.NewDecisionID())
+		c.abort()
+		return
+	}
 	c.timer.Stop()
 	c.stopDialling()
 	if c.rules == nil {
@@ -111,8 +116,15 @@ func (c *conn) account(o outcome, reason matcher.Reason, decision string) {
 	if c.protocol == "" {
 		c.protocol = protocolConnect
 	}
+	if c.rules == nil {
+		c.rules = c.session.rules()
+	}
+	target := c.target
+	if c.direct && c.shown != "" {
+		target = endpoint{host: c.shown, port: c.target.port}
+	}
 	c.session.report(&report{
-		rules: c.rules, protocol: c.protocol, target: c.target, address: c.address, outcome: o, reason: reason,
+		rules: c.rules, protocol: c.protocol, target: target, address: c.address, outcome: o, reason: reason,
 		rule: c.decision.Rule, decision: decision, in: c.bytesIn, out: c.bytesOut, began: c.opened, now: c.worker.Now(),
 	})
 }

@@ -27,6 +27,10 @@ func (c *conn) begin() {
 // judge judges the target under the rules in force and looks its name up, if it has one.
 func (c *conn) judge() {
 	c.rules = c.session.rules()
+	if c.direct {
+		c.judgeDirect()
+		return
+	}
 	c.decision = c.rules.target(c.target)
 	switch {
 	case c.decision.Verdict == matcher.Refuse:

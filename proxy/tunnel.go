@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +16,7 @@ var established = []byte("HTTP/1.1 200 Connection established\r\n\r\n")
 func (c *conn) connected() {
 	c.timer.Stop()
 	if now := c.session.rules(); now != c.rules {
-		if d := c.session.flow(now, c.subject()); d.Verdict == matcher.Refuse {
+		if d := c.session.flow(now, c.subject()); d.Verdict != matcher.Allow {
 			c.rules, c.decision = now, d
 			c.refuse(statusForbidden, d.Reason)
 			return
@@ -25,6 +24,13 @@ func (c *conn) connected() {
 		c.rules = now
 	}
 	c.list()
+	if c.direct {
+		c.state = sniffing
+		c.client.writable = true
+		c.worker.settles.Start(&c.timer, c)
+		c.resume()
+		return
+	}
 	n, err := writeSocket(c.client.fd, established)
 	if err != nil && err != unix.EAGAIN {
 		c.broken(err)
@@ -40,20 +46,50 @@ func (c *conn) connected() {
 }
 
 func (c *conn) subject() subject {
-	return subject{target: c.target, chain: c.chain, address: c.address, shown: c.shown, opaque: c.opaque}
+	address := c.address
+	if !address.IsValid() {
+		address = c.target.addr
+	}
+	return subject{target: c.target, chain: c.chain, address: address, shown: c.shown, opaque: c.opaque,
+		direct: c.direct, classified: c.classified}
+}
+
+// resume goes on with a redirected client whose upstream is there now.
+func (c *conn) resume() {
+	switch {
+	case c.judged:
+		c.open(c.in)
+	case c.sniffer != nil:
+		if c.classify(c.in, c.client.ended) {
+			return
+		}
+		c.sniff()
+	default:
+		c.sniff()
+	}
+}
+
+// waits reports whether the upstream must not be heard before the client is understood: what is said on the ports of
+// the web must be TLS, HTTP or SSH where only a name allows it.
+func (c *conn) waits() bool {
+	return c.direct && webPort(c.target.port) && c.rules.needsDirectName(c.decision)
 }
 
 // sniff lets the upstream speak, and reads what the client says first until it is known what that is.
 func (c *conn) sniff() {
-	if again, ok := c.pump(&c.up, &c.client, c.rules.received); !ok {
-		return
-	} else if again {
-		c.worker.Again(c.client.token)
-	}
-	if n, err := c.client.flush(&c.up); err != nil && !c.unsent(&c.client, err) {
-		return
-	} else {
-		c.sent(n)
+	if c.up.fd >= 0 {
+		if !c.waits() {
+			if again, ok := c.pump(&c.up, &c.client, c.rules.received); !ok {
+				return
+			} else if again {
+				c.worker.Again(c.client.token)
+			}
+		}
+		if n, err := c.client.flush(&c.up); err != nil && !c.unsent(&c.client, err) {
+			return
+		} else {
+			c.sent(n)
+		}
 	}
 	w := c.worker
 	if len(c.in) > 0 && c.sniffer == nil { // came right behind the CONNECT
@@ -115,13 +151,19 @@ func (c *conn) classify(first []byte, eof bool) bool {
 		c.worker.heads.Start(&c.timer, c)
 		return false
 	}
-	c.forward(first[c.passed:])
-	c.passed = len(first)
+	if c.up.fd >= 0 && !c.waits() {
+		c.forward(first[c.passed:])
+		c.passed = len(first)
+	}
 	return c.state == closed
 }
 
 // show judges what the client showed inside its tunnel.
 func (c *conn) show(result sniff.Result, first []byte) {
+	if c.direct {
+		c.showDirect(result, first)
+		return
+	}
 	strict := c.rules.needsName(c.decision)
 	switch result.Kind {
 	case sniff.TLS:
@@ -130,11 +172,14 @@ func (c *conn) show(result sniff.Result, first []byte) {
 		case result.Malformed:
 			c.opaque = true
 		case result.HasSNI:
-			c.ask(strings.ToLower(string(result.ServerName)), first)
+			c.watchHello(result)
+			c.ask(lowerString(result.ServerName), first)
 			return
 		case c.decision.Reason == matcher.NameRule && c.target.port == 443:
 			c.refuseTunnel(reasonNoSNI)
 			return
+		default:
+			c.watchHello(result)
 		}
 	case sniff.HTTP1:
 		if !result.Malformed {
@@ -206,6 +251,10 @@ func (c *conn) asked(d matcher.Decision, first []byte) {
 func (c *conn) open(first []byte) {
 	c.sniffer = nil
 	c.worker.settles.Start(&c.timer, c)
+	if c.watch != nil {
+		c.openWatched(first)
+		return
+	}
 	c.forward(first[c.passed:])
 	if c.state == closed {
 		return

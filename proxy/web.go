@@ -40,7 +40,7 @@ func (c *conn) handTunnelToWeb(first []byte) {
 	client := c.client.fd
 	c.client.fd = -1
 	// An upstream that got a part of the first line already is of no use to an engine that sends whole requests.
-	if c.passed == 0 && c.up.pipe == nil {
+	if c.up.fd >= 0 && c.passed == 0 && c.up.pipe == nil {
 		c.worker.Detach(c.up.token, c.up.fd)
 		if upstream, err := socketConn(c.up.fd); err == nil {
 			gate.upstream = session.web.add(session, upstream, nil, gate.within)
@@ -48,6 +48,9 @@ func (c *conn) handTunnelToWeb(first []byte) {
 		c.up.fd = -1
 	}
 	host, port := c.target.host, c.target.port
+	if c.direct {
+		host = "" // a request without a host names nothing that could be judged
+	}
 	c.close()
 	// A switch that came meanwhile has not seen the upstream in either list.
 	session.web.recheck(session, gate.upstream)
@@ -98,7 +101,7 @@ func (s *Session) takeBack(client *net.TCPConn, read []byte) {
 		return
 	}
 	w := s.server.workers[s.server.nextWorker()]
-	if !w.Post(func() { w.serve(fd, s, read...) }) {
+	if !w.Post(func() { w.serve(fd, s, nil, read...) }) {
 		unix.Close(fd)
 	}
 }
@@ -178,6 +181,9 @@ func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Re
 	f.subject = subject{target: e}
 	ctx, cancel := context.WithTimeout(ctx, s.server.config.DialTimeout)
 	defer cancel()
+	if g.within.direct {
+		return g.judgeDirect(ctx, f)
+	}
 	if g.tunnel {
 		return g.judgeInside(ctx, f)
 	}
@@ -230,6 +236,36 @@ func (g *webGate) judgeInside(ctx context.Context, f *webFlow) (forward.Flow, *r
 	}
 	if shown != g.within.target.host {
 		f.subject.shown = shown
+	}
+	return f, nil
+}
+
+// judgeDirect judges a request of a redirected client by its authority, at the address that the client chose or at one
+// that the authority stands for.
+func (g *webGate) judgeDirect(ctx context.Context, f *webFlow) (forward.Flow, *refusal.Refusal) {
+	s := g.session
+	asked := f.subject.target
+	f.subject = g.within
+	f.subject.classified = true
+	f.addresses = []netip.Addr{g.within.address}
+	if asked.addr.IsValid() { // it names no name that could allow it
+		f.decision = f.rules.target(asked)
+	} else {
+		f.subject.shown = asked.host
+		f.decision = s.direct(f.rules, f.subject)
+	}
+	if asked.port != g.within.target.port && f.rules.needsDirectName(f.decision) {
+		return nil, f.no(statusForbidden, refused, reasonOtherName)
+	}
+	if f.decision.Reason == reasonOtherAddress {
+		answer, err := s.lookUp(ctx, f.subject.shown)
+		if f.decision = s.direct(f.rules, f.subject); f.decision.Reason == reasonOtherAddress && err == nil {
+			e := endpoint{host: f.subject.shown, port: asked.port}
+			f.addresses, f.decision = s.reach(f.rules, f.rules.target(e), e, answer)
+		}
+	}
+	if f.decision.Verdict != matcher.Allow || len(f.addresses) == 0 {
+		return nil, f.no(statusForbidden, refused, f.decision.Reason)
 	}
 	return f, nil
 }

@@ -35,6 +35,7 @@ type worker struct {
 	limits   *poll.Queue // a look-up and dial must be done in time
 	staggers *poll.Queue // the next address is tried beside the one before
 	lingers  *poll.Queue // a refused client has time to read why
+	silences *poll.Queue // a redirected client must say something
 	settles  *poll.Queue // a tunnel that lasts gets keep-alive probes
 }
 
@@ -48,6 +49,7 @@ func newWorker(s *Server, index int) (*worker, error) {
 	w.limits = w.NewQueue(s.config.DialTimeout, func(o any) { o.(*conn).dialLate() })
 	w.staggers = w.NewQueue(attemptDelay, func(o any) { o.(*conn).nextAttempt() })
 	w.lingers = w.NewQueue(lingerTime, func(o any) { o.(*conn).close() })
+	w.silences = w.NewQueue(silentTime, func(o any) { o.(*conn).silent() })
 	w.settles = w.NewQueue(settleTime, func(o any) { o.(*conn).settled() })
 	return w, nil
 }
