@@ -134,13 +134,21 @@ func (f *filter) mayDrop(packet []byte) bool {
 
 // TestTruncatedUpstream: where the upstream has no more than a part, the client gets that part. [L-21]
 func TestTruncatedUpstream(t *testing.T) {
-	up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
-		if q.TCP {
+	up := rawUpstream(t, func(query []byte) []byte { // nothing listens there for TCP
+		q := new(dns.Msg)
+		if err := q.Unpack(query); err != nil {
+			t.Errorf("the upstream got %x: %v", query, err)
 			return nil
 		}
-		return many(100)(q)
+		m := many(100)(dnstest.Query{Msg: q, Name: q.Question[0].Name})
+		m.Truncate(dns.MinMsgSize)
+		packed, err := m.Pack()
+		if err != nil {
+			t.Errorf("packing an answer: %v", err)
+		}
+		return packed
 	})
-	f := newFilter(t, allow("ok.test"), Options{}, up.Addr)
+	f := newFilter(t, allow("ok.test"), Options{}, up)
 	q := new(dns.Msg).SetQuestion("ok.test.", dns.TypeA)
 	if m := f.exchange("udp", q); !m.Truncated || len(m.Answer) == 0 {
 		t.Errorf("by UDP: %v", m)

@@ -3,7 +3,6 @@ package dns
 import (
 	"encoding/binary"
 
-	"sluice/matcher"
 	"sluice/proxy/dnswire"
 )
 
@@ -17,7 +16,8 @@ const (
 )
 
 // appendReply appends an answer to q without records: a code, and, for a client that speaks EDNS, an extended error
-// with a text. There is no SOA record, so that nobody remembers it (RFC 2308 section 5).
+// with a text. It is the same whether the name exists or not, and there is no SOA record, so that nobody remembers it
+// (RFC 2308 section 5).
 func (q *query) appendReply(dst []byte, rcode, extended int, text string) []byte {
 	dst = append(dst, q.id[0], q.id[1],
 		dnswire.FlagResponse|q.Msg[2]&dnswire.FlagRD,
@@ -37,11 +37,6 @@ func (q *query) appendReply(dst []byte, rcode, extended int, text string) []byte
 	option = append(option, text[:min(len(text), 64)]...)
 	binary.BigEndian.PutUint16(option[2:], uint16(len(option)-4))
 	return q.appendOPT(dst, rcode, option)
-}
-
-// appendRefusal appends the answer to a name that is refused. It is the same whether the name exists or not.
-func (q *query) appendRefusal(dst []byte, why matcher.Reason) []byte {
-	return q.appendReply(dst, dnswire.RcodeNXDomain, extendedBlocked, string(why))
 }
 
 // truncate shortens a whole answer to at most size bytes: it keeps as many records as fit, since some resolvers

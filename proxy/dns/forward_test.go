@@ -1,0 +1,123 @@
+package dns
+
+import (
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"sluice/matcher"
+	"sluice/proxy/dnstest"
+)
+
+func TestSpelling(t *testing.T) {
+	up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
+		q.Name = "Ok.Test."
+		m := addresses(q)
+		m.Question[0].Name = "OK.test."
+		return m
+	})
+	f := newFilter(t, allow("ok.test"), Options{}, up.Addr)
+	for _, name := range []string{"oK.TeSt.", "ok.test.", "OK.TEST."} {
+		m := f.ask(name, dns.TypeA)
+		if m.Question[0].Name != name || len(m.Answer) != 1 {
+			t.Errorf("%s: %v", name, m)
+		}
+	}
+	for _, q := range up.Queries() {
+		if q.Name != "ok.test." {
+			t.Errorf("asked for %q", q.Name)
+		}
+	}
+	if got := up.Count(); got != 1 {
+		t.Errorf("the upstream was asked %d times; the spelling makes no difference to the cache", got)
+	}
+}
+
+func TestForwardedMessage(t *testing.T) {
+	up := dnstest.New(t, addresses)
+	f := newFilter(t, public, Options{}, up.Addr)
+	q := question("ok.test", dns.TypeA)
+	q.Id = 4711
+	q.Zero = true
+	q.CheckingDisabled = true
+	q.IsEdns0().SetDo()
+	q.IsEdns0().SetUDPSize(4321)
+	q.IsEdns0().Option = []dns.EDNS0{
+		&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: net.IPv4(192, 0, 2, 0)},
+		&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0011223344556677"},
+		&dns.EDNS0_PADDING{Padding: []byte("secret")},
+		&dns.EDNS0_LOCAL{Code: dns.EDNS0LOCALSTART, Data: []byte("secret")},
+	}
+	q.Extra = append(q.Extra, &dns.TXT{Hdr: dns.RR_Header{Name: "x.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"secret"}})
+	if m := f.exchange("udp", q); len(m.Answer) != 1 || m.Id != 4711 {
+		t.Fatalf("got %v", m)
+	}
+	got := up.Queries()[0]
+	want := new(dns.Msg).SetQuestion("ok.test.", dns.TypeA).SetEdns0(1232, true)
+	want.Id, want.CheckingDisabled = got.Id, true
+	if got.Msg.String() != want.String() {
+		t.Errorf("sent on was\n%v\nwant\n%v", got.Msg, want)
+	}
+	if got.Id == 4711 {
+		t.Error("the id is the client's")
+	}
+	// What is filtered cannot be verified, so signatures are not asked for.
+	f.switchTo(allow("ok.test"))
+	f.exchange("udp", q)
+	if opt := up.Queries()[1].IsEdns0(); opt == nil || opt.Do() {
+		t.Errorf("in an allowlist: %v", opt)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	t.Run("no-upstream", func(t *testing.T) {
+		f := newFilter(t, public, Options{})
+		m := f.ask("ok.test", dns.TypeA)
+		if m.Rcode != dns.RcodeServerFailure || extendedError(m) == nil {
+			t.Errorf("got %v", m)
+		}
+	})
+	t.Run("closed-upstream", func(t *testing.T) {
+		f := newFilter(t, public, Options{}, dnstest.Closed(t))
+		if m := f.ask("ok.test", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("got %v", m)
+		}
+		if e := f.lastEvent(); e.Decision.Verdict != matcher.Allow || e.Decision.Reason != ReasonFailed || e.Rcode != dns.RcodeServerFailure {
+			t.Errorf("event %+v", e)
+		}
+	})
+	t.Run("too-many", func(t *testing.T) {
+		up := dnstest.New(t, func(dnstest.Query) *dns.Msg { return nil })
+		f := newFilter(t, public, Options{MaxOutstanding: 1}, up.Addr)
+		conn, err := net.Dial("udp", f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		packed, _ := question("first.test", dns.TypeA).Pack()
+		if _, err := conn.Write(packed); err != nil {
+			t.Fatal(err)
+		}
+		up.Wait(t, 1)
+		if m := f.ask("second.test", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("got %v", m)
+		}
+		if got := f.lastEvent().Decision.Reason; got != ReasonCapacity {
+			t.Errorf("reason %q", got)
+		}
+	})
+	t.Run("malformed-answer", func(t *testing.T) {
+		up := rawUpstream(t, func(query []byte) []byte {
+			answer := slices.Clone(query)
+			answer[2] |= 0x80
+			answer[7] = 1 // an answer that is not there
+			return answer
+		})
+		f := newFilter(t, public, Options{}, up)
+		if m := f.ask("ok.test", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("got %v", m)
+		}
+	})
+}
