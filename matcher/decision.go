@@ -38,11 +38,12 @@ const (
 	Floor           Reason = "floor"            // refused: loopback, link-local, metadata, multicast, … (see Options.NoFloor)
 	PrivateWildcard Reason = "private-wildcard" // refused: a wildcard's name has a private address (see Options.PrivateZones)
 	OwnAddress      Reason = "own-address"      // refused: an address of Options.Never
-	BadName         Reason = "bad-name"         // refused: not a host name that could be judged
+	BadName         Reason = "bad-name"         // refused: not a host name (or address) that could be judged
 )
 
-// RuleID names the target that decided, for [Ruleset.Target]; NoRule if none did.
-type RuleID int32
+// RuleID names the target that decided, for [Ruleset.Target]; NoRule if none did. It means something only to the
+// Ruleset that it comes from.
+type RuleID int64
 
 // NoRule is the RuleID of decisions that no target made.
 const NoRule RuleID = -1
@@ -50,6 +51,9 @@ const NoRule RuleID = -1
 // Decision is a verdict with its reason and the rule behind it.
 type Decision struct {
 	Verdict Verdict
-	Reason  Reason
-	Rule    RuleID
+	// privateOK: the addresses of the name may be private ones.
+	privateOK bool
+
+	Reason Reason
+	Rule   RuleID
 }
