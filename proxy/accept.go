@@ -132,6 +132,7 @@ func (a *acceptor) busy(fd int) {
 	refusal := s.refusal(statusBusy, reasonCapacity, endpoint{}, texts[reasonCapacity])
 	s.report(&report{rules: s.rules(), protocol: protocolConnect, outcome: failed, reason: reasonCapacity,
 		rule: matcher.NoRule, decision: refusal.Decision, began: a.worker.Now(), now: a.worker.Now()})
+	s.server.config.Personality.shape(refusal)
 	_, _ = writeSocket(fd, refusal.AppendResponse(nil))
 	_ = unix.Shutdown(fd, unix.SHUT_WR)
 	// Reading what is there keeps closing from being a reset that takes the answer away.

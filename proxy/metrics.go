@@ -74,8 +74,6 @@ type tally struct {
 	queries     counters[queryKey]
 	bytes       counters[bytesKey]
 	cut         counter
-	unique      counter // different names looked up under wildcards in the present phase
-	rejected    counter // entries of the policy file that match nothing
 }
 
 var (
@@ -94,8 +92,6 @@ var (
 		"Generation of the rule set in force.", []string{"container"}, nil)
 	uniqueDesc = prometheus.NewDesc("sluice_dns_unique_names",
 		"Different names looked up under wildcard targets in the present phase.", []string{"container"}, nil)
-	rejectedDesc = prometheus.NewDesc("sluice_policy_rejected_targets",
-		"Entries of the policy file in force that match nothing because they are not valid targets.", []string{"container"}, nil)
 	auditLostDesc = prometheus.NewDesc("sluice_audit_lost_total",
 		"Audit records that were lost because their sink was slow or failed.", nil, nil)
 )
@@ -103,7 +99,7 @@ var (
 // Describe implements [prometheus.Collector].
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{connectionsDesc, queriesDesc, bytesDesc, flowsDesc, cutDesc, generationDesc,
-		uniqueDesc, rejectedDesc, auditLostDesc} {
+		uniqueDesc, auditLostDesc} {
 		ch <- d
 	}
 }
@@ -132,8 +128,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		send(flowsDesc, prometheus.GaugeValue, float64(session.flows.Load()), name)
 		send(cutDesc, prometheus.CounterValue, float64(t.cut.Load()), name)
 		send(generationDesc, prometheus.GaugeValue, float64(session.rules().generation), name)
-		send(uniqueDesc, prometheus.GaugeValue, float64(t.unique.Load()), name)
-		send(rejectedDesc, prometheus.GaugeValue, float64(t.rejected.Load()), name)
+		if filter := session.dns.Load(); filter != nil {
+			send(uniqueDesc, prometheus.GaugeValue, float64(filter.UniqueNames()), name)
+		}
 	}
 	if s.config.Audit != nil {
 		send(auditLostDesc, prometheus.CounterValue, float64(s.config.Audit.Lost()))

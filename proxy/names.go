@@ -46,21 +46,23 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 func (s *Session) names() *dns.Server {
 	s.switching.Lock()
 	defer s.switching.Unlock()
-	if s.dns == nil {
-		var hosts func([]byte) []netip.Addr
-		if known := s.server.config.Hosts; known != nil {
-			hosts = func(name []byte) []netip.Addr { return known(string(name)) }
-		}
-		s.dns = dns.New(dns.Options{
-			Rules: func() dns.Rules {
-				r := s.rules()
-				return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
-			},
-			Upstreams: s.server.config.Upstreams, Hosts: hosts, Observe: s.observe, Logger: s.server.log,
-		})
-		s.closing = append(s.closing, s.dns.Close)
+	if filter := s.dns.Load(); filter != nil {
+		return filter
 	}
-	return s.dns
+	var hosts func([]byte) []netip.Addr
+	if known := s.server.config.Hosts; known != nil {
+		hosts = func(name []byte) []netip.Addr { return known(string(name)) }
+	}
+	filter := dns.New(dns.Options{
+		Rules: func() dns.Rules {
+			r := s.rules()
+			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
+		},
+		Upstreams: s.server.config.Upstreams, Hosts: hosts, Observe: s.observe, Logger: s.server.log,
+	})
+	s.dns.Store(filter)
+	s.closing = append(s.closing, filter.Close)
+	return filter
 }
 
 // observe counts a query, and records it if it was refused.

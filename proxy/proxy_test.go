@@ -44,6 +44,12 @@ func start(t *testing.T, rules string, config Config) *rig {
 	t.Helper()
 	config.Matcher.NoFloor = true
 	config.Matcher.WildcardPrivate = true
+	return startWithFloor(t, rules, config)
+}
+
+// startWithFloor is start without anything loosened.
+func startWithFloor(t *testing.T, rules string, config Config) *rig {
+	t.Helper()
 	if config.Workers == 0 {
 		config.Workers = 2
 	}

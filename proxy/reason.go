@@ -36,7 +36,6 @@ const (
 	reasonOtherName     matcher.Reason = "other-name"       // the name shown inside is not allowed
 	reasonOtherAddress  matcher.Reason = "other-address"    // it is allowed, but stands for another address
 	reasonOpaque        matcher.Reason = "opaque"           // what is said inside cannot be judged by name
-	reasonUpgrade       matcher.Reason = "upgrade"          // an upgrade to a protocol that cannot be judged
 	reasonClientGone    matcher.Reason = "client-gone"      //
 	reasonCapacity      matcher.Reason = "capacity"         // no descriptors, memory or places left
 	reasonNoSuchName    matcher.Reason = "no-such-name"     //

@@ -43,6 +43,7 @@ func (c *conn) answer(status int, o outcome, reason matcher.Reason) {
 	text := c.rules.explain(c.decision, reason, c.target)
 	r := c.session.refusal(status, reason, c.target, text)
 	c.account(o, reason, r.Decision)
+	c.session.server.config.Personality.shape(r)
 	c.client.held = r.AppendResponse(c.worker.buffer()) // sent to the client itself, by flushRefusal
 	c.client.off = 0
 	c.client.writable = true
@@ -100,14 +101,13 @@ func (c *conn) drain() {
 	c.worker.Again(c.client.token)
 }
 
-// refusal makes the answer to a client, with a fresh decision id.
+// refusal makes the answer to a client, with a fresh decision id. The personality has not shaped it yet.
 func (s *Session) refusal(status int, reason matcher.Reason, e endpoint, text string) *refusal.Refusal {
 	r := &refusal.Refusal{Status: status, Reason: reason, Decision: refusal.NewDecisionID(), Text: text}
 	if e.host != "" {
 		r.Target = e.String()
 	}
 	r.Kind = kinds[reason]
-	s.server.config.Personality.shape(r)
 	return r
 }
 

@@ -25,7 +25,7 @@ type Session struct {
 	container, containerID string
 	auth                   atomic.Pointer[basicAuth]
 	source                 atomic.Pointer[Source]
-	dns                    *dns.Server
+	dns                    atomic.Pointer[dns.Server]
 
 	current atomic.Pointer[rules]
 	flows   atomic.Int64 // open tunnels and requests
@@ -204,8 +204,8 @@ func (s *Session) enforce(ctx context.Context, r *rules) (cut, kept int, err err
 		s.unfollow = cancel
 		s.server.running.Go(func() { r.denied.follow(follow, s.server.resolver, nil) })
 	}
-	if s.dns != nil {
-		s.dns.Flush()
+	if filter := s.dns.Load(); filter != nil {
+		filter.Flush()
 	}
 	ctx, cancel := context.WithTimeout(ctx, cutTimeout)
 	defer cancel()

@@ -283,7 +283,6 @@ type webFlow struct {
 	upstream  *webUpstream
 
 	refusal *refusal.Refusal // the answer, if the flow failed after it was judged
-	outcome outcome
 }
 
 // no counts and records that the request is not served, and returns what the client is told.
@@ -309,18 +308,14 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout)
 	if err != nil {
 		status, reason := dialFailure(err)
-		f.outcome = failed
-		f.refusal = f.refuse(status, reason)
-		return nil, f.refusal
+		return nil, f.refuse(status, reason)
 	}
 	s.server.dialSeconds.Observe(time.Since(began).Seconds())
 	f.subject.address = raw.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	opened := s.web.add(s, raw, f.client, f.subject)
 	if !f.use(opened) {
 		opened.Close()
-		f.outcome = refused
-		f.refusal = f.refuse(statusForbidden, f.decision.Reason)
-		return nil, f.refusal
+		return nil, f.refuse(statusForbidden, f.decision.Reason)
 	}
 	return opened, nil
 }
@@ -329,6 +324,9 @@ func (f *webFlow) refuse(status int, reason matcher.Reason) *refusal.Refusal {
 	e, _ := endpointOf(f.request.Host, f.request.Port)
 	return f.gate.session.refusal(status, reason, e, f.rules.explain(f.decision, reason, e))
 }
+
+// Fail implements [forward.Failer].
+func (f *webFlow) Fail(r *refusal.Refusal) { f.refusal = r }
 
 // use makes u the flow's upstream, if the rules in force allow that.
 func (f *webFlow) use(u *webUpstream) bool {
@@ -365,7 +363,7 @@ func (f *webFlow) Reuse(conn net.Conn) bool {
 func (f *webFlow) Close(in, out int64) {
 	o, reason, decision := allowed, f.decision.Reason, ""
 	if f.refusal != nil {
-		o, reason, decision = f.outcome, f.refusal.Reason, f.refusal.Decision
+		o, reason, decision = outcomeOf(f.refusal.Status), f.refusal.Reason, f.refusal.Decision
 	}
 	address := f.subject.address
 	if u := f.upstream; u != nil {
