@@ -133,7 +133,7 @@ func (s *script) checkGone(ts *testscript.TestScript, task *agentcompass.Task) {
 	}
 }
 
-// cmdTunnel watches tick streams: tunnel open ID HOST:PORT, tunnel lives ID, tunnel cut ID.
+// cmdTunnel watches tick streams: tunnel open ID HOST:PORT|URL, tunnel lives ID, tunnel cut ID.
 func cmdTunnel(ts *testscript.TestScript, neg bool, args []string) {
 	s := scriptOf(ts)
 	if s.task == nil {
@@ -151,7 +151,7 @@ func cmdTunnel(ts *testscript.TestScript, neg bool, args []string) {
 	case len(args) == 2 && args[0] == "cut" && !neg:
 		s.tunnelCut(ts, args[1])
 	default:
-		ts.Fatalf("usage: tunnel open ID HOST:PORT | lives ID | cut ID")
+		ts.Fatalf("usage: tunnel open ID HOST:PORT|URL | lives ID | cut ID")
 	}
 }
 

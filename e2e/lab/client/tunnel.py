@@ -1,11 +1,13 @@
 #!/usr/bin/python3
-"""Holds a tick stream open through the proxy, and tells later what came of it.
+"""Holds a tick stream open through the proxy of HTTPS_PROXY, and tells later what came of it.
 
-tunnel open HOST:PORT ID    CONNECT by the proxy of HTTPS_PROXY, send ID, keep what comes back
+tunnel open HOST:PORT ID    CONNECT, send ID, keep what comes back
+tunnel open http://… ID     ask for a page by plain HTTP and keep what comes
 tunnel show ID              one JSON line: {"lines": 12, "ended": "" | "reset" | "closed", "at": seconds since 1970}
                             or an error if a line is missing, doubled or torn
 """
 import base64
+import http.client
 import json
 import os
 import socket
@@ -14,34 +16,47 @@ import time
 from urllib.parse import urlsplit
 
 
-def connect(target):
-    proxy = urlsplit(os.environ["HTTPS_PROXY"])
-    sock = socket.create_connection((proxy.hostname, proxy.port), timeout=10)
-    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
-    if proxy.username:
-        user = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
-        lines.append(f"Proxy-Authorization: Basic {user}")
-    sock.sendall("\r\n".join(lines + ["", ""]).encode())
+PROXY = urlsplit(os.environ["HTTPS_PROXY"])
+AUTHORIZATION = {}
+if PROXY.username:
+    user = base64.b64encode(f"{PROXY.username}:{PROXY.password}".encode()).decode()
+    AUTHORIZATION = {"Proxy-Authorization": f"Basic {user}"}
+
+
+def connect(target, name):
+    """Return what reads from a tunnel."""
+    sock = socket.create_connection((PROXY.hostname, PROXY.port), timeout=10)
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *(f"{k}: {v}" for k, v in AUTHORIZATION.items()), "", ""]
+    sock.sendall("\r\n".join(lines).encode())
     head = b""
     while b"\r\n\r\n" not in head:
         got = sock.recv(1)
         if not got:
             sys.exit(f"the proxy closed after {head!r}")
         head += got
-    status = head.split(b" ")[1]
-    if status != b"200":
+    if head.split(b" ")[1] != b"200":
         sys.exit(f"CONNECT {target}: {head.decode()}")
     sock.settimeout(None)
-    return sock
+    sock.sendall(f"{name}\n".encode())
+    return sock.recv
+
+
+def page(url):
+    """Return what reads from a page."""
+    connection = http.client.HTTPConnection(PROXY.hostname, PROXY.port)
+    connection.request("GET", url, headers=AUTHORIZATION)
+    response = connection.getresponse()
+    if response.status != 200:
+        sys.exit(f"GET {url}: {response.status}")
+    return response.read1
 
 
 def hold(target, name):
-    sock = connect(target)
-    sock.sendall(f"{name}\n".encode())
+    read = page(target) if target.startswith("http://") else connect(target, name)
     ended = "closed"
     with open(f"/tmp/tunnel-{name}.data", "wb", buffering=0) as data:
         try:
-            while got := sock.recv(4096):
+            while got := read(4096):
                 data.write(got)
         except ConnectionResetError:
             ended = "reset"
