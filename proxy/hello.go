@@ -76,15 +76,16 @@ func (c *conn) watchOn() {
 // watched judges the bytes behind the first hello, and reports whether the tunnel is past watching.
 func (c *conn) watched() bool {
 	pass, result := c.watch.Next(c.in, c.client.ended)
+	other := result.Kind == sniff.TLS && (result.Malformed || lowerString(result.ServerName) != c.watch.name)
 	c.forward(c.in[:pass])
 	if c.state == closed {
 		return true
 	}
-	c.in = c.in[:copy(c.in, c.in[pass:])]
+	c.in = c.in[:copy(c.in, c.in[pass:])] // which overwrites what result points to
 	switch {
 	case result.Kind == sniff.Incomplete:
 		return false
-	case result.Kind == sniff.TLS && (result.Malformed || lowerString(result.ServerName) != c.watch.name):
+	case other:
 		c.refuseTunnel(reasonOtherName)
 	default:
 		c.watch = nil
