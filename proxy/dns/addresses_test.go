@@ -12,6 +12,7 @@ import (
 	"sluice/proxy/dnstest"
 )
 
+// TestAddresses: addresses that could not be reached on any port are not handed out.
 func TestAddresses(t *testing.T) {
 	up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
 		return zone(
@@ -51,6 +52,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestNoUsableAddress: a name of which no address may be used has none, and the event says why. [L-15]
 func TestNoUsableAddress(t *testing.T) {
 	up := dnstest.New(t, zone("a.ok.test. 60 IN A 10.0.0.1", "b.ok.test. 60 IN A 169.254.169.254", "c.ok.test. 60 IN CNAME b.ok.test."))
 	f := newFilter(t, allow("*.ok.test"), Options{}, up.Addr)
@@ -70,6 +72,35 @@ func TestNoUsableAddress(t *testing.T) {
 	}
 }
 
+// TestNoRoute: a family that cannot be reached has no addresses, so that clients take the other. [L-14]
+func TestNoRoute(t *testing.T) {
+	up := dnstest.New(t, addresses)
+	f := newFilter(t, public, Options{Hosts: localhosts}, up.Addr)
+	rs := f.rules.Load().Ruleset
+	for _, tt := range []struct {
+		rules    Rules
+		name     string
+		v4, v6   string
+		upstream int
+	}{
+		{Rules{Ruleset: rs, NoIPv6: true, Generation: 2}, "ok.test", "192.0.2.1", "", 1},
+		{Rules{Ruleset: rs, NoIPv4: true, Generation: 3}, "ok.test", "", "2001:db8::1", 2},
+		{Rules{Ruleset: rs, NoIPv6: true, Generation: 4}, "db", "172.18.0.2", "fd00::2", 2},
+	} {
+		f.rules.Store(&tt.rules)
+		for qtype, want := range map[uint16]string{dns.TypeA: tt.v4, dns.TypeAAAA: tt.v6} {
+			m := f.ask(tt.name, qtype)
+			if m.Rcode != dns.RcodeSuccess || values(m) != want {
+				t.Errorf("%s: got %v, want %q", tt.name, m, want)
+			}
+		}
+		if got := up.Count(); got != tt.upstream {
+			t.Errorf("%s: the upstream was asked %d times, want %d", tt.name, got, tt.upstream)
+		}
+	}
+}
+
+// TestByAddress: a name that no target lists is asked for only where an address may allow it.
 func TestByAddress(t *testing.T) {
 	up := dnstest.New(t, zone("in.test. 60 IN A 192.0.2.1", "in.test. 60 IN A 198.51.100.1", "out.test. 60 IN A 198.51.100.1"))
 	f := newFilter(t, allow("192.0.2.0/24"), Options{}, up.Addr)
@@ -93,6 +124,7 @@ func TestByAddress(t *testing.T) {
 	}
 }
 
+// TestAliases: an allowed name may be an alias of any, but of no denied one. [I-66, L-19]
 func TestAliases(t *testing.T) {
 	chain := zone(
 		"ok.test. 3600 IN CNAME a.cdn.test.", "a.cdn.test. 60 IN CNAME b.cdn.test.", "b.cdn.test. 9 IN A 192.0.2.1",

@@ -16,6 +16,7 @@ const (
 	ReasonDeniedAlias matcher.Reason = "denied-alias"   // the name is an alias of a denied one
 	ReasonNoRules     matcher.Reason = "no-rules"       // the session has no policy
 	ReasonPrivateZone matcher.Reason = "private-zone"   // the reverse of a private address, answered locally
+	ReasonNoRoute     matcher.Reason = "no-route"       // the proxy has no route for the family
 	ReasonLocal       matcher.Reason = "local"          // a local name, answered locally
 	ReasonFailed      matcher.Reason = "lookup-failed"  // no upstream gave an answer that could be used
 	ReasonTimeout     matcher.Reason = "lookup-timeout" //

@@ -1,8 +1,11 @@
 package dns
 
 import (
+	"context"
 	"net"
+	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -11,6 +14,7 @@ import (
 	"sluice/proxy/dnstest"
 )
 
+// TestSpelling: the question comes back as it was spelt, and the upstream learns nothing from the spelling. [L-18]
 func TestSpelling(t *testing.T) {
 	up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
 		q.Name = "Ok.Test."
@@ -35,6 +39,7 @@ func TestSpelling(t *testing.T) {
 	}
 }
 
+// TestForwardedMessage: nothing leaves that the client could hide data in.
 func TestForwardedMessage(t *testing.T) {
 	up := dnstest.New(t, addresses)
 	f := newFilter(t, public, Options{}, up.Addr)
@@ -71,6 +76,44 @@ func TestForwardedMessage(t *testing.T) {
 	}
 }
 
+// TestListeners: on every address, answers leave from the one that was asked.
+func TestListeners(t *testing.T) {
+	up := dnstest.New(t, addresses)
+	rules := newFilter(t, public, Options{}, up.Addr).rules.Load()
+	for _, tt := range []struct{ network, listen, ask string }{
+		{"udp4", "0.0.0.0", "127.0.0.9"},
+		{"udp6", "::1", "::1"},
+		{"udp", "::", "127.0.0.9"},
+		{"udp", "::", "::1"},
+	} {
+		t.Run(tt.network+"-"+tt.listen+"-"+tt.ask, func(t *testing.T) {
+			s := New(Options{Rules: func() Rules { return *rules }, Upstreams: []netip.AddrPort{up.Addr}})
+			defer s.Close()
+			udp, err := net.ListenUDP(tt.network, &net.UDPAddr{IP: net.ParseIP(tt.listen)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer udp.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				if err := s.ServeUDP(ctx, udp); err != nil {
+					t.Errorf("ServeUDP: %v", err)
+				}
+			})
+			defer serving.Wait()
+			defer cancel()
+			_, port, _ := net.SplitHostPort(udp.LocalAddr().String())
+			// The client's socket is connected: it hears nobody but the address that it asked.
+			m, err := dns.Exchange(question("ok.test", dns.TypeA), net.JoinHostPort(tt.ask, port))
+			if err != nil || len(m.Answer) != 1 {
+				t.Errorf("got %v, %v", m, err)
+			}
+		})
+	}
+}
+
+// TestFailures: a name that is allowed and cannot be looked up gets SERVFAIL, soon.
 func TestFailures(t *testing.T) {
 	t.Run("no-upstream", func(t *testing.T) {
 		f := newFilter(t, public, Options{})

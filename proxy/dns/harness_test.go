@@ -167,6 +167,7 @@ var (
 func allow(targets ...string) policy.Policy {
 	return policy.Policy{Mode: policy.Allowlist, Targets: parse(targets)}
 }
+
 func deny(targets ...string) policy.Policy {
 	return policy.Policy{Mode: policy.Denylist, Targets: parse(targets)}
 }
@@ -261,19 +262,6 @@ func values(m *dns.Msg) string {
 	return strings.Join(list, " ")
 }
 
-// TestNames is the rule book: which names are asked for, and which are answered by the filter itself. [I-04, I-09,
-// L-16, L-17, L-18]
-// TestRefusalTellsNothing: existing and other names get the same bytes, but for the name. [I-05]
-// TestTypes: an allowed name gets an answer for every type, at once. [L-15, L-16, L-17]
-// TestPrivateReverse: the reverse of private addresses stays here. [L-17]
-// TestAddresses: addresses that could not be reached on any port are not handed out.
-// TestNoUsableAddress: a name of which no address may be used has none, and the event says why. [L-15]
-// TestByAddress: a name that no target lists is asked for only where an address may allow it.
-// TestAliases: an allowed name may be an alias of any, but of no denied one. [I-66, L-19]
-// TestSpelling: the question comes back as it was spelt, and the upstream learns nothing from the spelling. [L-18]
-// TestForwardedMessage: nothing leaves that the client could hide data in.
-// TestNameBudget: data in the names under a wildcard is counted, and stopped where the policy says so. [I-06]
-// TestFailures: a name that is allowed and cannot be looked up gets SERVFAIL, soon.
 // rawUpstream answers packets with what answer makes of them.
 func rawUpstream(t testing.TB, answer func(query []byte) []byte) netip.AddrPort {
 	t.Helper()

@@ -12,6 +12,8 @@ import (
 	"sluice/proxy/dnstest"
 )
 
+// TestNames is the rule book: which names are asked for, and which are answered by the filter itself. [I-04, I-09,
+// L-16, L-17, L-18]
 func TestNames(t *testing.T) {
 	allowlist := allow("ok.test", "*.wild.test", "port.test:443", "192.0.2.0/24")
 	denylist := deny("evil.test", "*.bad.test", "port.test:443", "198.51.100.0/24")
@@ -111,6 +113,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestRefusalTellsNothing: existing and other names get the same bytes, but for the name. [I-05]
 func TestRefusalTellsNothing(t *testing.T) {
 	up := dnstest.New(t, zone("n1.test. 60 IN A 192.0.2.1"))
 	f := newFilter(t, noNetwork, Options{}, up.Addr)
@@ -145,6 +148,7 @@ func TestRefusalTellsNothing(t *testing.T) {
 	}
 }
 
+// TestTypes: an allowed name gets an answer for every type, at once. [L-15, L-16, L-17]
 func TestTypes(t *testing.T) {
 	up := dnstest.New(t, addresses)
 	f := newFilter(t, allow("ok.test"), Options{}, up.Addr)
@@ -174,6 +178,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestPrivateReverse: the reverse of private addresses stays here. [L-17]
 func TestPrivateReverse(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -212,6 +217,7 @@ func TestPrivateReverse(t *testing.T) {
 	}
 }
 
+// TestNameBudget: data in the names under a wildcard is counted, and stopped where the policy says so. [I-06]
 func TestNameBudget(t *testing.T) {
 	up := dnstest.New(t, addresses)
 	p := allow("*.ok.test", "ok.test")

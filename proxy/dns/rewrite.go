@@ -102,5 +102,5 @@ func keepService(rules *Rules, q *query, rr *dns.SVCB) bool {
 
 func hintIPAllowed(rules *Rules, q *query, ip net.IP) bool {
 	addr, ok := netip.AddrFromSlice(ip)
-	return ok && hintAllowed(rules, q, addr.Unmap())
+	return ok && hintAllowed(rules, q, addr)
 }

@@ -8,6 +8,7 @@ import (
 
 	"sluice/matcher"
 	"sluice/policy"
+	"sluice/proxy/dnswire"
 	"sluice/proxy/upstream"
 )
 
@@ -16,8 +17,16 @@ type Rules struct {
 	// Ruleset judges; nil refuses every name.
 	Ruleset *matcher.Ruleset
 	Options policy.Options
+	// NoIPv4 and NoIPv6 say that the proxy has no route for the family: it hands out no address of it but those of
+	// Options.Hosts, so that clients take the other one.
+	NoIPv4, NoIPv6 bool
 	// Generation grows with every switch. Rules with another Ruleset are other rules even if it has not grown.
 	Generation uint64
+}
+
+// lacks reports whether addresses of a type are not handed out.
+func (r *Rules) lacks(qtype uint16) bool {
+	return r.NoIPv4 && qtype == dnswire.TypeA || r.NoIPv6 && qtype == dnswire.TypeAAAA
 }
 
 // Options of a [Server]. All are read once.

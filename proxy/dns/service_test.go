@@ -62,6 +62,16 @@ func TestServiceRecords(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no-route", func(t *testing.T) {
+		up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
+			return q.Records(q.Name + ` 60 IN HTTPS 1 . ipv4hint="192.0.2.1" ipv6hint="2001:db8::1"`)
+		})
+		f := newFilter(t, public, Options{}, up.Addr)
+		f.rules.Store(&Rules{Ruleset: f.rules.Load().Ruleset, NoIPv6: true, Generation: 2})
+		if got := values(f.ask("ok.test", dns.TypeHTTPS)); got != `1 . ipv4hint="192.0.2.1"` {
+			t.Errorf("got %s", got)
+		}
+	})
 	t.Run("svcb", func(t *testing.T) {
 		up := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
 			return q.Records(q.Name+" 60 IN SVCB 1 . alpn=h2,h3"+ech, q.Name+" 60 IN SVCB 2 . alpn=h3")

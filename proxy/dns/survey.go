@@ -178,6 +178,9 @@ func isUsable(rules *Rules, name []byte) bool {
 }
 
 func hintAllowed(rules *Rules, q *query, addr netip.Addr) bool {
+	if addr.Is4() && rules.NoIPv4 || addr.Is6() && rules.NoIPv6 {
+		return false
+	}
 	return rules.Ruleset.Mode() == policy.Public || rules.Ruleset.Answer(q.decision, addr).Verdict == matcher.Allow
 }
 

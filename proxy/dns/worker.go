@@ -62,6 +62,10 @@ func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp 
 			return dst
 		}
 	}
+	if rules.lacks(q.Question.Type) {
+		d.Reason = ReasonNoRoute
+		return w.reply(dst, d, dnswire.RcodeNoError, noExtended)
+	}
 	if rules.Ruleset.Mode() == policy.Allowlist {
 		q.withoutDO() // what is filtered cannot be verified
 	}

@@ -149,6 +149,9 @@ func (p *Peer) forgetInterface() {
 	switch {
 	case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
 		clear(data[:4]) // struct in_pktinfo: interface, local address, destination
+		if [4]byte(data[4:8]) == [4]byte{} {
+			copy(data[4:8], data[8:12]) // it came before WantLocal
+		}
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
 		if local := netip.AddrFrom16([16]byte(data[:16])); !local.IsLinkLocalUnicast() {
 			clear(data[16:20]) // struct in6_pktinfo: local address, interface

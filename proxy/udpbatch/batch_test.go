@@ -56,18 +56,26 @@ func wait(t *testing.T, conn *net.UDPConn) {
 // TestAnswerLeavesFromWhereItWasAsked sends to addresses of the loopback device other than the one that the kernel
 // would choose as source.
 func TestAnswerLeavesFromWhereItWasAsked(t *testing.T) {
-	tests := []struct{ name, network, listen, ask string }{
-		{"v4", "udp4", "127.0.0.1:0", "127.0.0.1"},
-		{"v4-any-address", "udp4", "0.0.0.0:0", "127.0.0.9"},
-		{"v6", "udp6", "[::1]:0", "::1"},
-		{"v6-any-address", "udp6", "[::]:0", "::1"},
-		{"v4-on-dual-stack", "udp", "[::]:0", "127.0.0.9"},
+	tests := []struct {
+		name, network, listen, ask string
+		early                      bool // it was asked before WantLocal
+	}{
+		{"v4", "udp4", "127.0.0.1:0", "127.0.0.1", false},
+		{"v4-any-address", "udp4", "0.0.0.0:0", "127.0.0.9", false},
+		{"v4-any-address-early", "udp4", "0.0.0.0:0", "127.0.0.9", true},
+		{"v6", "udp6", "[::1]:0", "::1", false},
+		{"v6-any-address", "udp6", "[::]:0", "::1", false},
+		{"v6-any-address-early", "udp6", "[::]:0", "::1", true},
+		{"v4-on-dual-stack", "udp", "[::]:0", "127.0.0.9", false},
+		{"v4-on-dual-stack-early", "udp", "[::]:0", "127.0.0.9", true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			server, fd := listen(t, tt.network, tt.listen)
-			if err := WantLocal(fd); err != nil {
-				t.Fatal(err)
+			if !tt.early {
+				if err := WantLocal(fd); err != nil {
+					t.Fatal(err)
+				}
 			}
 			to := netip.AddrPortFrom(netip.MustParseAddr(tt.ask), port(server))
 			client, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) // hears that address only
@@ -79,6 +87,11 @@ func TestAnswerLeavesFromWhereItWasAsked(t *testing.T) {
 				t.Fatal(err)
 			}
 			wait(t, server)
+			if tt.early {
+				if err := WantLocal(fd); err != nil {
+					t.Fatal(err)
+				}
+			}
 			r, w := NewReader(), new(Writer)
 			n, err := r.Read(fd, true)
 			if n != 1 || err != nil || string(r.Packet(0)) != "ask" {
