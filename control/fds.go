@@ -14,7 +14,8 @@ import (
 const (
 	KindControl = "control" // the listener of control.sock
 	KindMetrics = "metrics" // a TCP listener on which metrics are served
-	KindTCP     = "tcp"     // a TCP listener in a container's namespace, redirected to or used as explicit proxy
+	KindProxy   = "proxy"   // a TCP listener for HTTP proxy clients
+	KindTCP     = "tcp"     // a TCP listener in a container's namespace, to which the kernel redirects
 	KindUDP     = "udp"     // a UDP socket in a container's namespace, redirected DNS
 )
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -108,7 +109,7 @@ func (m *managed) take(ctx context.Context, r control.Received) error {
 		return err
 	}
 	switch r.Kind {
-	case control.KindTCP:
+	case control.KindProxy, control.KindTCP:
 		l, err := listener[*net.TCPListener](r.File)
 		if err != nil {
 			return err
@@ -118,7 +119,10 @@ func (m *managed) take(ctx context.Context, r control.Received) error {
 			l.Close()
 			return err
 		}
-		return session.ServeTCP(l)
+		if r.Kind == control.KindProxy {
+			return session.ServeTCP(l)
+		}
+		return session.ServeRedirected(l, netip.AddrPort{}) // clients of an explicit proxy ask for the listener itself
 	case control.KindUDP:
 		c, err := net.FilePacketConn(r.File)
 		if err != nil {

@@ -90,8 +90,14 @@ func TestManaged(t *testing.T) {
 	}
 	defer udp.Close()
 	c.send(conn, "", control.KindControl, c.control)
-	c.send(conn, "s1", control.KindTCP, c.file(tcp.(*net.TCPListener)))
+	c.send(conn, "s1", control.KindProxy, c.file(tcp.(*net.TCPListener)))
 	c.send(conn, "s1", control.KindUDP, c.file(udp.(*net.UDPConn)))
+	redirected, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redirected.Close()
+	c.send(conn, "s1", control.KindTCP, c.file(redirected.(*net.TCPListener)))
 	// What makes no sense is refused, and the rest goes on.
 	c.send(conn, "s1", control.KindTCP, c.file(udp.(*net.UDPConn)))
 	c.send(conn, "s1", "made-up", c.file(udp.(*net.UDPConn)))
