@@ -125,7 +125,7 @@ func (k *sink) filter(rules *Rules, q *query, msg []byte) ([]byte, time.Duration
 	}
 	msg[2] |= dnswire.FlagResponse
 	msg[3] |= dnswire.FlagRA
-	return msg, v.setTTLs(q, msg), nil
+	return msg, v.setTTLs(msg), nil
 }
 
 // cut takes away what stands behind the part of msg that was judged: in list modes other servers' names and
@@ -180,7 +180,7 @@ func (k *sink) cut(rules *Rules, q *query, msg []byte) []byte {
 
 // setTTLs gives all records of the answer section the lowest TTL there, so that a client never knows a part of a
 // chain of aliases only, and bounds all others. It returns how long the answer may be kept.
-func (v *survey) setTTLs(q *query, msg []byte) time.Duration {
+func (v *survey) setTTLs(msg []byte) time.Duration {
 	const most = uint32(ttlMax / time.Second)
 	lowest := min(v.lowest, most)
 	for i, at := range v.ttls {
