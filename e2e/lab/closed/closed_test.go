@@ -22,19 +22,13 @@ import (
 
 var runDocker = flag.Bool("run-docker", false, "start Docker engines in network namespaces; needs root and what scripts/setup installs")
 
-// pauseVariable makes the test binary a program that waits: it is the workload of its own image.
-const pauseVariable = "LAB_TEST_PAUSE"
-
-// victimVariable makes the test binary a process that starts a lab with a container and waits to be killed.
+// victimVariable makes the test binary a process that starts a lab with containers and waits to be killed. Its value
+// is the path of the program, testdata/pause, that the containers run.
 const victimVariable = "LAB_TEST_VICTIM"
 
 func TestMain(m *testing.M) {
-	switch {
-	case os.Getenv(pauseVariable) != "":
-		time.Sleep(time.Hour)
-		os.Exit(0)
-	case os.Getenv(victimVariable) != "":
-		if err := startVictim(); err != nil {
+	if program := os.Getenv(victimVariable); program != "" {
+		if err := startVictim(program); err != nil {
 			fmt.Println("failed:", err)
 			os.Exit(1)
 		}
@@ -44,13 +38,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func startVictim() error {
+func startVictim(program string) error {
 	ctx := context.Background()
 	l, err := Start(ctx)
 	if err != nil {
 		return err
 	}
-	binary, err := os.ReadFile("/proc/self/exe")
+	binary, err := os.ReadFile(program)
 	if err != nil {
 		return err
 	}
@@ -64,7 +58,7 @@ func startVictim() error {
 	}
 	defer engine.Close()
 	img := images.Image{Tag: "pause:test", Layers: []images.Layer{layer}, Config: docker.DockerOCIImageConfig{
-		ImageConfig: oci.ImageConfig{Entrypoint: []string{"/pause"}, Env: []string{pauseVariable + "=1"}}}}
+		ImageConfig: oci.ImageConfig{Entrypoint: []string{"/pause"}}}}
 	if err := images.Load(ctx, engine, img); err != nil {
 		return err
 	}
@@ -151,8 +145,14 @@ func TestCloseLeavesNothing(t *testing.T) {
 
 func TestStartRemovesWhatAKilledRunLeft(t *testing.T) {
 	needDocker(t)
+	pause := filepath.Join(t.TempDir(), "pause")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", pause, "./testdata/pause")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the image has no libraries
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the containers' program: %v\n%s", err, out)
+	}
 	victim := exec.CommandContext(t.Context(), "/proc/self/exe")
-	victim.Env = append(os.Environ(), victimVariable+"=1")
+	victim.Env = append(os.Environ(), victimVariable+"="+pause)
 	out, err := victim.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
