@@ -62,7 +62,7 @@ func (s *Server) SetSession(ctx context.Context, id string, spec control.Session
 		if err != nil {
 			return control.Receipt{}, control.InvalidError(err)
 		}
-		change.Phase = phase
+		change.Phase = &phase
 	}
 	session, err := s.find(id)
 	if err != nil {
@@ -73,8 +73,6 @@ func (s *Server) SetSession(ctx context.Context, id string, spec control.Session
 			return control.Receipt{}, err
 		}
 		session.name(spec.Container, spec.ContainerID)
-	} else if spec.Phase == "" {
-		change.Phase = session.rules().phase
 	}
 	return session.Apply(ctx, change)
 }

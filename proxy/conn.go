@@ -83,6 +83,7 @@ func (w *worker) serve(fd int, s *Session, how *redirection, first ...byte) {
 	}
 	c.worker, c.session, c.state, c.opened = w, s, reading, w.Now()
 	c.client.fd, c.up.fd = fd, -1
+	c.decision.Rule = matcher.NoRule
 	var err error
 	if c.client.token, err = w.Add(fd, c, clientTag, poll.Both); err != nil {
 		unix.Close(fd)

@@ -66,7 +66,8 @@ type Source interface {
 type Change struct {
 	// Policies are staged for all phases; nil keeps those that are.
 	Policies *policy.Phases
-	Phase    policy.Phase
+	// Phase is the one whose policy comes into force; nil keeps the session's.
+	Phase *policy.Phase
 	// Generation must be greater than the session's; 0 takes the next one.
 	Generation uint64
 }
@@ -132,12 +133,16 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 			next[phase] = staged{p, set, p.Digest()}
 		}
 	}
-	chosen := next[change.Phase]
+	phase := now.phase
+	if change.Phase != nil {
+		phase = *change.Phase
+	}
+	chosen := next[phase]
 	if chosen.set == nil {
 		return control.Receipt{}, control.InvalidError(fmt.Errorf(
-			"session %s has no policy for phase %s: send policies with the phase", s.id, change.Phase))
+			"session %s has no policy for phase %s: send policies with the phase", s.id, phase))
 	}
-	if s.condition == control.Serving && now.phase == change.Phase && now.digest == chosen.digest {
+	if s.condition == control.Serving && now.phase == phase && now.digest == chosen.digest {
 		s.staged = next
 		receipt := s.receipt(began)
 		receipt.Unchanged, receipt.FlowsKept = true, int(s.flows.Load())
@@ -147,7 +152,7 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 	if change.Generation != 0 && change.Generation == now.generation {
 		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
 	}
-	r := s.makeRules(chosen, change.Phase, generation, "")
+	r := s.makeRules(chosen, phase, generation, "")
 	cut, kept, err := s.enforce(ctx, r)
 	if err != nil {
 		return control.Receipt{}, s.quarantine(err)

@@ -173,7 +173,8 @@ func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Re
 	if source := s.source.Load(); source != nil && !(*source).Unchanged() {
 		(*source).Fresh()
 	}
-	f := &webFlow{gate: g, client: client, request: request, began: time.Now(), rules: s.rules()}
+	f := &webFlow{gate: g, client: client, request: request, began: time.Now(), rules: s.rules(),
+		decision: matcher.Decision{Rule: matcher.NoRule}}
 	e, err := endpointOf(request.Host, request.Port)
 	if err != nil {
 		return nil, f.no(statusBad, refused, reasonMalformed)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"slices"
@@ -30,6 +31,7 @@ const (
 )
 
 func main() {
+	log.SetOutput(io.Discard) // net/http prints what servers send unasked there: bytes that are nobody's to log
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx, os.Args, system{os.Environ(), os.Stdin, os.Stdout, os.Stderr}))

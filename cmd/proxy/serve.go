@@ -166,7 +166,7 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 	if d.user != "" {
 		session.SetAuth(d.user, d.password)
 	}
-	if err := source.attach(ctx, server, session, d.phase); err != nil {
+	if err := source.attach(ctx, session, d.phase); err != nil {
 		return err
 	}
 	if err := registry.Register(source.metrics()); err != nil {

@@ -24,8 +24,7 @@ type source struct {
 	path string
 	log  *slog.Logger
 
-	server  *proxy.Server // set by attach, before the file is followed
-	session *proxy.Session
+	session *proxy.Session // set by attach, before the file is followed
 }
 
 var _ proxy.Source = (*source)(nil)
@@ -41,16 +40,17 @@ func openSource(ctx context.Context, log *slog.Logger, path string, decode func(
 }
 
 // attach puts the file's first content in force and lets the session follow the file from then on.
-func (s *source) attach(ctx context.Context, server *proxy.Server, session *proxy.Session, phase policy.Phase) error {
-	s.server, s.session = server, session
-	if err := s.apply(ctx, s.file.State().Value, phase); err != nil {
+func (s *source) attach(ctx context.Context, session *proxy.Session, phase policy.Phase) error {
+	s.session = session
+	if err := s.apply(ctx, s.file.State().Value, &phase); err != nil {
 		return err
 	}
 	session.Follow(s)
 	return nil
 }
 
-func (s *source) apply(ctx context.Context, l loaded, phase policy.Phase) error {
+// apply puts policies in force; a nil phase keeps the one that is.
+func (s *source) apply(ctx context.Context, l loaded, phase *policy.Phase) error {
 	receipt, err := s.session.Apply(ctx, proxy.Change{Policies: &l.phases, Phase: phase})
 	if err != nil {
 		return err
@@ -58,7 +58,11 @@ func (s *source) apply(ctx context.Context, l loaded, phase policy.Phase) error 
 	for _, r := range l.rejected {
 		s.log.Warn("an entry of the policy file is rejected", "entry", r)
 	}
-	p := l.phases[phase]
+	inForce, err := policy.ParsePhase(receipt.Phase)
+	if err != nil {
+		return err
+	}
+	p := l.phases[inForce]
 	s.log.Info("policy is in force", "phase", receipt.Phase, "mode", p.Mode, "targets", len(p.Targets), "rejected", len(l.rejected),
 		"generation", receipt.Generation, "digest", receipt.Digest, "cut", receipt.FlowsCut, "kept", receipt.FlowsKept, "ms", receipt.Milliseconds)
 	return nil
@@ -71,15 +75,7 @@ func (s *source) change(state policyfile.State[loaded]) {
 		return
 	}
 	// Not the context of whoever looked at the file first: a change must not end half-way because he went away.
-	ctx := context.Background()
-	status, err := s.server.Session(ctx, sessionID)
-	if err == nil {
-		var phase policy.Phase
-		if phase, err = policy.ParsePhase(status.Phase); err == nil {
-			err = s.apply(ctx, state.Value, phase)
-		}
-	}
-	if err != nil {
+	if err := s.apply(context.Background(), state.Value, nil); err != nil {
 		s.log.Error("policy file cannot be put in force: everything is refused", "path", s.path, "error", err)
 		s.session.Block(err.Error())
 	}
