@@ -1,0 +1,155 @@
+package gate
+
+import "net/netip"
+
+// fixed makes the chains that do not belong to a generation, with the base chains empty: see inForce and quarantine.
+func fixed(s *Spec) []chain {
+	return append([]chain{
+		{name: outputChain, hook: &hook{kind: "filter", at: "output", priority: filterPriority}},
+		{name: steerChain, hook: &hook{kind: "nat", at: "output", priority: steerPriority, accept: true}},
+		{name: inputChain, hook: &hook{kind: "filter", at: "input", priority: filterPriority, accept: true}},
+		// A container is no router, whatever its sysctls say: what a neighbour sends through it is not its own.
+		{name: forwardChain, hook: &hook{kind: "filter", at: "forward", priority: filterPriority},
+			rules: []rule{{count{refusedCount}}}},
+		// A socket that is bound to an interface can send loopback addresses there, also when redirected (IPv6).
+		{name: leaveChain, hook: &hook{kind: "filter", at: "postrouting", priority: filterPriority, accept: true}, rules: []rule{
+			{is(oifname, name("lo")), accept},
+			{is(ipDestination, loopback4), count{refusedCount}, drop},
+			{is(ip6Destination, loopback6), count{refusedCount}, drop},
+		}},
+		{name: shapeChain, rules: shape(s)},
+		{name: resetsChain, rules: resets(s)},
+		{name: quietChain, rules: quiet()},
+		{name: rejectChain, rules: []rule{{is(l4proto, word("tcp")), reject{tcp: true}}, {reject{}}}},
+		{name: refuseChain, rules: []rule{
+			{jump(quietChain)},
+			{count{refusedCount}},
+			{log{prefix: logPrefix("gate"), group: s.LogGroup}},
+			{to(rejectChain)},
+		}},
+	}, forListeners(s.Listeners)...)
+}
+
+var (
+	refuse    = to(refuseChain)
+	loopback4 = network(netip.MustParsePrefix("127.0.0.0/8"))
+	loopback6 = network(netip.PrefixFrom(netip.IPv6Loopback(), 128))
+)
+
+// shape returns for packets whose destination and port can be judged, and refuses all others: fragments, which the
+// kernel makes after these rules, IPv4 options and IPv6 extension headers, which could name another destination, and
+// other protocols.
+func shape(s *Spec) []rule {
+	rules := []rule{
+		{masked{field: ipFragment, mask: 0x3fff, not: true, value: number(0)}, refuse},
+		{not(ipHeaderLength, number(5)), refuse},
+		{is(ipProtocol, word("tcp")), not(tcpPort, number(0)), back},
+		{is(ipProtocol, word("udp")), not(udpPort, number(0)), back},
+		{is(icmpType, word("echo-request")), back},
+	}
+	if s.serves(ipv6) {
+		rules = append(rules,
+			rule{is(ip6Next, word("tcp")), not(tcpPort, number(0)), back},
+			rule{is(ip6Next, word("udp")), not(udpPort, number(0)), back},
+			rule{is(ip6Next, word("ipv6-icmp")), is(icmp6Type, echo6), back})
+	}
+	return append(rules, rule{refuse})
+}
+
+// resets accepts TCP segments that are no longer than their headers. TCP headers have 5 to 15 words of 4 bytes.
+func resets(s *Spec) []rule {
+	var rules []rule
+	for words := number(5); words <= 15; words++ {
+		rules = append(rules, rule{is(nfproto, word("ipv4")), is(tcpOffset, words), is(length, 20+4*words), accept})
+		if s.serves(ipv6) {
+			rules = append(rules, rule{is(nfproto, word("ipv6")), is(tcpOffset, words), is(length, 40+4*words), accept})
+		}
+	}
+	return rules
+}
+
+// quiet drops what the kernel itself sends and no policy is about: memberships of multicast groups, the search for
+// routers, and ICMP errors about packets that came in.
+func quiet() []rule {
+	return []rule{
+		{is(ipProtocol, word("igmp")), drop},
+		{is(icmp6Type, between{membershipQuery, routerSearch}), drop},
+		{is(icmp6Type, membershipReport2), drop},
+		{is(l4proto, word("icmp")), is(ctState, anyOf{"related"}), drop},
+		{is(l4proto, word("ipv6-icmp")), is(ctState, anyOf{"related"}), drop},
+	}
+}
+
+// forListeners makes the chains that hold the ports of the listeners: where connections are redirected, and what is
+// refused in a quarantine.
+func forListeners(l Listeners) []chain {
+	proxy := chain{name: proxyChain}
+	sealed := chain{name: sealedChain, rules: []rule{
+		{is(ctStatus, anyOf{"dnat"}), refuse},
+		{is(ipDestination, network(single(engineResolver))), refuse},
+	}}
+	for _, to := range []struct {
+		family   family
+		protocol word
+		port     uint16
+		counter  string
+	}{
+		{ipv4, "tcp", l.TCP4, proxiedCount},
+		{ipv4, "udp", l.UDP4, dnsCount},
+		{ipv6, "tcp", l.TCP6, proxiedCount},
+		{ipv6, "udp", l.UDP6, dnsCount},
+	} {
+		if to.port == 0 {
+			continue
+		}
+		proxy.rules = append(proxy.rules, rule{is(nfproto, to.family.word()), is(l4proto, to.protocol), count{to.counter}, redirect{to.port}})
+		from, at := udpSource, udpPort
+		if to.protocol == "tcp" {
+			from, at = tcpSource, tcpPort
+		}
+		loopback := network(single(to.family.loopback()))
+		sealed.rules = append(sealed.rules,
+			rule{is(to.family.destination(), loopback), is(at, number(to.port)), refuse},
+			rule{is(to.family.source(), loopback), is(from, number(to.port)), refuse})
+	}
+	sealed.rules = append(sealed.rules,
+		rule{is(oifname, name("lo")), is(fibSource, word("local")), is(fibDestination, word("local")), accept},
+		rule{refuse})
+	return []chain{proxy, sealed}
+}
+
+// inForce is what the base chains hold while some phases are in force: all of them must let a packet through. The
+// first one says which generation the common rules are of.
+func inForce(phases ...ref) []chain {
+	first := phases[0].generation
+	output := chain{name: outputChain, rules: []rule{{jump(first.name("common"))}}}
+	steer := chain{name: steerChain, rules: []rule{{jump(first.name("common", "steer"))}}}
+	input := chain{name: inputChain, rules: arriving()}
+	for _, r := range phases {
+		output.rules = append(output.rules, rule{jump(r.chain())})
+		steer.rules = append(steer.rules, rule{jump(r.steer())})
+		if r.restricted {
+			input.rules = append(input.rules, rule{jump(r.input())})
+		}
+	}
+	output.rules = append(output.rules, rule{accept})
+	return []chain{output, steer, input}
+}
+
+// arriving refuses loopback addresses from outside, which a sysctl could let in.
+func arriving() []rule {
+	return []rule{
+		{is(iifname, name("lo")), accept},
+		{is(ipDestination, loopback4), count{refusedCount}, drop},
+		{is(ip6Destination, loopback6), count{refusedCount}, drop},
+	}
+}
+
+// quarantined is what the base chains hold while everything is refused but the workload's own loopback.
+func quarantined() []chain {
+	return []chain{
+		{name: outputChain, rules: []rule{{to(sealedChain)}}},
+		{name: steerChain},
+		{name: inputChain, rules: []rule{{is(iifname, name("lo")), accept}, {count{refusedCount}, drop}}},
+	}
+}

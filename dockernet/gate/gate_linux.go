@@ -1,0 +1,282 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/google/nftables"
+
+	"sluice/dockernet/netns"
+	"sluice/policy"
+)
+
+// Gate is the table inside one namespace. Its methods may be called by any number of goroutines; they run one after
+// another. Nothing else may change the table.
+//
+// What a method changes of the rules in force, it changes in one transaction of rules only, so that no packet ever
+// meets a part of it; an error means that nothing of it has happened, unless the kernel's answer was lost. Then what
+// is in force is unknown, and [Gate.Quarantine] is the way out.
+type Gate struct {
+	ns *netns.Namespace
+
+	mu sync.Mutex // guards all below
+	// staged is the newest generation and current what is in force: one phase of some generation, or none before
+	// Install and in a quarantine.
+	staged  *stage
+	current *ref
+	// listeners are where redirects lead, once that is known.
+	listeners Listeners
+	// older are chains and sets of generations before staged, to be deleted with the next switch.
+	older objects
+}
+
+// stage is what is known of a generation that the kernel has.
+type stage struct {
+	generation generation
+	fixed      []chain // those that go with it
+	refs       [policy.PhaseCount]ref
+	names      objects
+}
+
+// objects are chains and sets in the kernel.
+type objects struct{ chains, sets []string }
+
+// New returns the gate of a namespace. The namespace stays the caller's and must be open for as long as the gate is
+// used.
+func New(ns *netns.Namespace) *Gate { return &Gate{ns: ns} }
+
+// Install puts the rules of all phases into the namespace, and the phase in force. Where a table is there already, for
+// instance of a controller that has ended, its rules are in force until the new ones are, whatever they were.
+//
+// Where the namespace has addresses of a family but no default route, it gets one that leads nowhere, so that
+// connections come as far as the rules.
+func (g *Gate) Install(s *Spec, phase policy.Phase) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("install", func() error {
+		if err := addRoutes(); err != nil {
+			return err
+		}
+		if err := g.stage(s); err != nil {
+			return err
+		}
+		return g.enforce(g.staged.refs[phase])
+	})
+}
+
+// Stage puts the rules of a new Spec beside those that are there. [Gate.Both] and [Gate.Switch] use them from now on;
+// before that nothing of them is in force.
+func (g *Gate) Stage(s *Spec) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("stage", func() error { return g.stage(s) })
+}
+
+// Both lets only through what the phase in force and the given one allow. In a quarantine nothing is let through
+// anyway, and Both leaves it so.
+func (g *Gate) Both(phase policy.Phase) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("narrow", func() error {
+		if g.staged == nil {
+			return errNotInstalled
+		}
+		if g.current == nil {
+			return nil
+		}
+		b := new(batch)
+		b.replace(inForce(*g.current, g.staged.refs[phase]))
+		return b.send()
+	})
+}
+
+// Switch puts the phase in force, of the Spec that came last, and ends a quarantine.
+func (g *Gate) Switch(phase policy.Phase) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("switch", func() error {
+		if g.staged == nil {
+			return errNotInstalled
+		}
+		return g.enforce(g.staged.refs[phase])
+	})
+}
+
+var errNotInstalled = errors.New("no rules have been staged: install the gate first")
+
+// Retarget makes redirects lead to other listeners, which must be of the same families. Connections that were
+// redirected before stay where they are.
+func (g *Gate) Retarget(l Listeners) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("retarget", func() error {
+		if g.staged == nil {
+			return errNotInstalled
+		}
+		if err := l.check(); err != nil {
+			return err
+		}
+		if (l.TCP6 == 0) != (g.listeners.TCP6 == 0) {
+			return errors.New("the namespace has got or lost ::1: install the gate again")
+		}
+		chains := forListeners(l)
+		b := new(batch)
+		b.replace(chains)
+		if err := b.send(); err != nil {
+			return err
+		}
+		g.listeners = l
+		for i := range g.staged.fixed {
+			for _, c := range chains {
+				if g.staged.fixed[i].name == c.name {
+					g.staged.fixed[i] = c
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Quarantine refuses everything, open connections into the container and to the listeners included, but for the
+// workload's own loopback. It needs nothing to be there.
+func (g *Gate) Quarantine() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("quarantine", func() error {
+		there, err := existing()
+		if err != nil {
+			return err
+		}
+		b := new(batch)
+		b.table()
+		var base []chain
+		if g.staged != nil {
+			base = g.staged.fixed
+		} else {
+			// What is there was made by somebody who knew the listeners.
+			base = slices.DeleteFunc(fixed(&Spec{}), func(c chain) bool { return slices.Contains(there.chains, c.name) })
+		}
+		b.counters([]string{refusedCount, proxiedCount, dnsCount})
+		b.add(base)
+		b.replace(base)
+		b.replace(quarantined())
+		if err := b.send(); err != nil {
+			return err
+		}
+		g.current = nil
+		return nil
+	})
+}
+
+// Remove takes the table and what Install added to the routes away. Nothing is refused or redirected any more.
+func (g *Gate) Remove() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do("remove", func() error {
+		b := new(batch)
+		b.table() // so that deleting it cannot fail
+		b.deleteTable()
+		if err := b.send(); err != nil {
+			return err
+		}
+		g.staged, g.current, g.older = nil, nil, objects{}
+		return removeRoutes()
+	})
+}
+
+// do runs f inside the namespace. The caller has locked g.
+func (g *Gate) do(what string, f func() error) error {
+	if err := g.ns.Do(f); err != nil {
+		return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
+	}
+	return nil
+}
+
+// stage gives the kernel the sets and chains of a new generation, to which nothing leads yet.
+func (g *Gate) stage(s *Spec) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	there, err := existing()
+	if err != nil {
+		return err
+	}
+	next := there.newest() + 1
+	t := build(s, next)
+	base := fixed(s)
+	b := new(batch)
+	b.table()
+	b.counters(allCounters())
+	// Base chains follow when there are rules for them.
+	b.add(slices.DeleteFunc(slices.Clone(base), func(c chain) bool { return c.hook != nil }))
+	b.add(t.chains)
+	if err := b.sets(t.sets); err != nil {
+		return err
+	}
+	b.rules(t.chains)
+	if err := b.send(); err != nil {
+		return err
+	}
+	new := &stage{generation: next, fixed: base, names: t.names()}
+	for p := range policy.Phase(policy.PhaseCount) {
+		new.refs[p] = s.ref(next, p)
+	}
+	if err := verify(t.sets); err != nil {
+		d := batch{}
+		d.delete(new.names)
+		return errors.Join(err, d.send())
+	}
+	g.staged, g.listeners = new, s.Listeners
+	g.older = there.generations()
+	return nil
+}
+
+// enforce puts one phase of the newest generation in force, and deletes what is older.
+func (g *Gate) enforce(r ref) error {
+	b := new(batch)
+	if g.current == nil || g.current.generation != r.generation {
+		b.add(g.staged.fixed)
+		b.replace(g.staged.fixed)
+	}
+	b.replace(inForce(r))
+	b.delete(g.older)
+	if err := b.send(); err != nil {
+		return err
+	}
+	g.current, g.older = &r, objects{}
+	return nil
+}
+
+// Counters are what the table has counted since it was made. Connections to a listener count once, in Redirected.
+type Counters struct {
+	Direct, Refused [policy.PhaseCount]Count
+	// RefusedAlways is what no phase allows: other protocols, false sources, what is refused in a quarantine.
+	RefusedAlways Count
+	// Redirected are TCP connections, DNS are UDP flows to the DNS filter.
+	Redirected, DNS Count
+}
+
+// Count is what a counter has seen.
+type Count struct{ Packets, Bytes uint64 }
+
+// Counters reads the table's counters. Without a table all are zero.
+func (g *Gate) Counters() (c Counters, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err = g.do("read counters of", func() error {
+		got, err := readCounters()
+		if err != nil {
+			return err
+		}
+		c.RefusedAlways, c.Redirected, c.DNS = got[refusedCount], got[proxiedCount], got[dnsCount]
+		for p := range policy.Phase(policy.PhaseCount) {
+			c.Direct[p], c.Refused[p] = got[directCounter(p)], got[refusedCounter(p)]
+		}
+		return nil
+	})
+	return c, err
+}
+
+var theTable = &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}

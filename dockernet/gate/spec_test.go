@@ -1,0 +1,80 @@
+package gate
+
+import (
+	"net/netip"
+	"testing"
+
+	"sluice/matcher"
+	"sluice/policy"
+)
+
+// phaseOf compiles a policy from its text: a mode and its targets, in short form.
+func phaseOf(t testing.TB, mode string, hosts ...string) Phase {
+	t.Helper()
+	p := policy.Policy{}
+	switch mode {
+	case "public":
+		p.Mode = policy.Public
+	case "allowlist":
+		p.Mode = policy.Allowlist
+	case "denylist":
+		p.Mode = policy.Denylist
+	case "no-network":
+	default:
+		t.Fatalf("mode %q", mode)
+	}
+	for _, h := range hosts {
+		target, err := policy.ParseTarget(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Targets = append(p.Targets, target)
+	}
+	rules, err := matcher.Compile(p, matcher.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Phase{Rules: rules}
+}
+
+// threeOf has the phase in force first and the others closed.
+func threeOf(t testing.TB, p Phase, others ...Phase) (phases [policy.PhaseCount]Phase) {
+	phases = [policy.PhaseCount]Phase{p, phaseOf(t, "no-network"), phaseOf(t, "no-network")}
+	copy(phases[1:], others)
+	return phases
+}
+
+// example is a container on one network, with an IPv6 loopback or without one.
+func example(withIPv6 bool, phases [policy.PhaseCount]Phase) *Spec {
+	s := &Spec{
+		Phases:    phases,
+		Networks:  prefixes("198.51.100.0/24"),
+		Direct:    prefixes("203.0.113.1/32"),
+		Host:      addrs("198.51.100.1", "203.0.113.1"),
+		Listeners: Listeners{TCP4: 40001, UDP4: 40002},
+		Explicit:  []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:3128")},
+		LogGroup:  7,
+	}
+	if withIPv6 {
+		s.Networks = append(s.Networks, prefixes("2001:db8:1::/64")...)
+		s.Direct = append(s.Direct, prefixes("2001:db8:ffff::1/128")...)
+		s.Host = append(s.Host, addrs("2001:db8:1::1", "2001:db8:ffff::1")...)
+		s.Listeners.TCP6, s.Listeners.UDP6 = 40003, 40004
+		s.Explicit = append(s.Explicit, netip.MustParseAddrPort("[::1]:3128"))
+	}
+	return s
+}
+
+func prefixes(list ...string) (p []netip.Prefix) {
+	for _, s := range list {
+		p = append(p, netip.MustParsePrefix(s))
+	}
+	return p
+}
+
+func addrs(list ...string) (a []netip.Addr) {
+	for _, s := range list {
+		a = append(a, netip.MustParseAddr(s))
+	}
+	return a
+}
