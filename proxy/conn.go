@@ -8,7 +8,6 @@ import (
 
 	"sluice/matcher"
 	"sluice/proxy/poll"
-	"sluice/proxy/resolve"
 	"sluice/proxy/sniff"
 )
 
@@ -220,4 +219,4 @@ func (c *conn) settled() {
 }
 
 // resolver of the session.
-func (c *conn) resolver() *resolve.Resolver { return c.session.server.resolver }
+func (c *conn) resolver() *lookups { return c.session.server.resolver }

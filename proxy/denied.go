@@ -8,7 +8,6 @@ import (
 
 	"sluice/matcher"
 	"sluice/policy"
-	"sluice/proxy/resolve"
 )
 
 // maxDeniedHosts bounds how many exactly denied hosts are looked up; those beyond are refused by name only.
@@ -53,7 +52,7 @@ func (d *deniedHosts) refine(allowed matcher.Decision, a netip.Addr, port uint16
 
 // follow looks the hosts up now and again when their answers expire, until ctx is done. The first round has been
 // made when ready is called.
-func (d *deniedHosts) follow(ctx context.Context, r *resolve.Resolver, ready func()) {
+func (d *deniedHosts) follow(ctx context.Context, r *lookups, ready func()) {
 	const least, most = 5 * time.Second, time.Hour
 	for {
 		known, next := make(map[netip.Addr][]uint16), time.Now().Add(most)

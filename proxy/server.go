@@ -30,6 +30,9 @@ import (
 type Config struct {
 	// Upstreams are the DNS servers that names are looked up with.
 	Upstreams []netip.AddrPort
+	// UpstreamsChanged, if set, is asked before every look-up, and returns other servers once there are. It must be
+	// quick. The DNS filter keeps to Upstreams.
+	UpstreamsChanged func() ([]netip.AddrPort, bool)
 	// Hosts, if set, answers names before any server is asked, as in [resolve.Options].
 	Hosts func(name string) []netip.Addr
 	// Matcher says how policies are judged.
@@ -62,7 +65,7 @@ type Server struct {
 	running  sync.WaitGroup
 	workers  []*worker
 	turn     atomic.Uint32
-	resolver *resolve.Resolver
+	resolver *lookups
 	forward  *forward.Server
 	nothing  *matcher.Ruleset // refuses everything
 	events   *control.Hub
@@ -108,7 +111,8 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, log: config.Logger, registry: config.Registry, events: new(control.Hub),
 		sessions: make(map[string]*Session),
-		resolver: resolve.New(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger}),
+		resolver: newLookups(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger},
+			config.UpstreamsChanged),
 		dialSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_dial_seconds",
 			Help: "Time to connect to an upstream.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
 		switchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_switch_seconds",

@@ -90,7 +90,7 @@ func (o *options) credentials(sys system) (user, password string, err error) {
 // parseUpstreams reads DNS servers, or takes those of the machine.
 func parseUpstreams(list []string) ([]netip.AddrPort, error) {
 	if len(list) == 0 {
-		return resolve.Upstreams("/etc/resolv.conf")
+		return resolve.Upstreams(resolvConfPath)
 	}
 	var servers []netip.AddrPort
 	for _, one := range list {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -141,8 +142,12 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 		return failed(err)
 	}
 	registry := prometheus.NewRegistry()
+	var changed func() ([]netip.AddrPort, bool)
+	if len(d.upstreams) == 0 {
+		changed = (&resolvConf{path: resolvConfPath, log: log}).changed
+	}
 	server, err := proxy.New(proxy.Config{
-		Upstreams: upstreams, Matcher: d.matcher(), Audit: records, Logger: log, Registry: registry,
+		Upstreams: upstreams, UpstreamsChanged: changed, Matcher: d.matcher(), Audit: records, Logger: log, Registry: registry,
 		Personality: d.personality, LargeHeadStatus: d.largeHead, Version: readBuild().Version,
 	})
 	if err != nil {

@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sluice/proxy/resolve"
+)
+
+// lookups is the resolver of the present name servers. A container's change when it is connected to another network
+// (the engine then writes its resolv.conf anew), and the C library of other programs follows that too.
+type lookups struct {
+	options resolve.Options
+	changed func() ([]netip.AddrPort, bool)
+	current atomic.Pointer[resolve.Resolver]
+
+	mu      sync.Mutex // guards what follows
+	retired map[*resolve.Resolver]*time.Timer
+	closed  bool
+}
+
+// newLookups looks names up by o. changed, which may be nil, returns other name servers once there are.
+func newLookups(o resolve.Options, changed func() ([]netip.AddrPort, bool)) *lookups {
+	l := &lookups{options: o, changed: changed, retired: make(map[*resolve.Resolver]*time.Timer)}
+	l.current.Store(resolve.New(o))
+	return l
+}
+
+// Cached is [resolve.Resolver.Cached].
+func (l *lookups) Cached(name string) (resolve.Answer, bool) { return l.current.Load().Cached(name) }
+
+// Lookup is [resolve.Resolver.Lookup] with the name servers of this moment.
+func (l *lookups) Lookup(ctx context.Context, name string) (resolve.Answer, error) {
+	if l.changed != nil {
+		if servers, ok := l.changed(); ok {
+			l.replace(servers)
+		}
+	}
+	return l.current.Load().Lookup(ctx, name)
+}
+
+// retireTime is how long look-ups by former name servers may take; none takes longer.
+const retireTime = time.Minute
+
+func (l *lookups) replace(servers []netip.AddrPort) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	o := l.options
+	o.Upstreams = servers
+	former := l.current.Swap(resolve.New(o))
+	l.retired[former] = time.AfterFunc(retireTime, func() {
+		l.mu.Lock()
+		delete(l.retired, former)
+		l.mu.Unlock()
+		former.Close()
+	})
+}
+
+// Close ends the look-ups under way.
+func (l *lookups) Close() {
+	l.mu.Lock()
+	l.closed = true
+	retired := l.retired
+	l.retired = nil
+	l.mu.Unlock()
+	for r, timer := range retired {
+		timer.Stop()
+		r.Close()
+	}
+	l.current.Load().Close()
+}
