@@ -58,11 +58,18 @@ func (s *Session) names() *dns.Server {
 			r := s.rules()
 			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
 		},
-		Upstreams: s.server.config.Upstreams, Hosts: hosts, Observe: s.observe, Logger: s.server.log,
+		Upstreams: s.server.config.Upstreams, Hosts: hosts, Observe: s.observe, Learn: s.learn, Logger: s.server.log,
 	})
 	s.dns.Store(filter)
 	s.closing = append(s.closing, filter.Close)
 	return filter
+}
+
+// learn remembers that the container was told that name has an address, if connections are judged by that.
+func (s *Session) learn(name []byte, a netip.Addr) {
+	if s.redirects.Load() {
+		s.learned.add(string(name), []netip.Addr{a})
+	}
 }
 
 // observe counts a query, and records it if it was refused.

@@ -38,6 +38,7 @@ func (s *Session) ServeRedirected(l *net.TCPListener, explicit netip.AddrPort) e
 		unix.Close(fd)
 		return fmt.Errorf("the listener on %s has no address: %w", l.Addr(), err)
 	}
+	s.redirects.Store(true)
 	return s.listen(fd, &redirection{own: own, explicit: explicit, original: originalDestination})
 }
 

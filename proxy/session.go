@@ -31,7 +31,8 @@ type Session struct {
 	flows   atomic.Int64 // open tunnels and requests
 	tally   tally
 
-	learned learned
+	learned   learned
+	redirects atomic.Bool // there are redirected connections
 
 	tunnels []*conn // heads of lists, one a worker, each touched by that worker only
 	web     webFlows

@@ -53,6 +53,7 @@ func (k *sink) Answer(uq *upstream.Query, msg []byte) {
 		rcode |= int(msg[k.v.opt.TTL]) << 4
 	}
 	finish(q, msg)
+	k.s.learn(q, msg)
 	k.deliver(q, msg, d, rcode)
 }
 

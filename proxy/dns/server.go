@@ -43,6 +43,10 @@ type Options struct {
 	// Observe, if set, is called once for every query that gets an answer, just before that, from several
 	// goroutines. It must be cheap, not keep the event, and not call the server.
 	Observe func(*Event)
+	// Learn, if set, is told of every address in an answer from upstream to a question for addresses, with the name
+	// that was asked for, just before the answer is sent. It must be cheap, and not keep the name. Answers from the
+	// cache are not told of again.
+	Learn func(name []byte, addr netip.Addr)
 	// MaxOutstanding bounds the queries that wait for an upstream; 0 is [upstream.DefaultOutstanding]. One more gets
 	// SERVFAIL at once.
 	MaxOutstanding int
