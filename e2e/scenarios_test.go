@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -11,6 +12,27 @@ import (
 	"sluice/e2e/lab/internet"
 )
 
+// commands are what scripts may say beside testscript's own commands; testdata/README.md explains them.
+var commands = map[string]func(*testscript.TestScript, bool, []string){
+	"task":         cmdTask,
+	"tunnel":       cmdTunnel,
+	"internet-saw": cmdInternetSaw,
+	"wait-for":     cmdWaitFor,
+	"capture":      cmdCapture,
+}
+
+func TestReadmeExplainsEveryCommand(t *testing.T) {
+	readme, err := os.ReadFile("testdata/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range commands {
+		if !strings.Contains(string(readme), "\n| `"+name+" ") {
+			t.Errorf("testdata/README.md has no row for the command %q", name)
+		}
+	}
+}
+
 func TestScenarios(t *testing.T) {
 	if !*runDocker {
 		t.Skip("needs root and Docker: go test ./e2e -run-docker")
@@ -18,13 +40,7 @@ func TestScenarios(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                "testdata",
 		RequireUniqueNames: true,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"task":         cmdTask,
-			"tunnel":       cmdTunnel,
-			"internet-saw": cmdInternetSaw,
-			"wait-for":     cmdWaitFor,
-			"capture":      cmdCapture,
-		},
+		Cmds:               commands,
 		Setup: func(env *testscript.Env) error {
 			s := newScript()
 			env.Values[scriptKey{}] = s

@@ -18,9 +18,13 @@ const ProxyTag = "sluice-proxy:dev"
 // and a person as "docker run … IMAGE serve …". All of them work: exec finds the link in PATH, so the binary sees
 // argv[0] "python"; run has the binary as its entry point, which takes a first word "python" for the same name.
 //
-// The binary is readable and executable by everybody, since harnesses choose their own uid, and nothing needs to be
-// written: --read-only and --cap-drop ALL are fine. There is no health check in the image; where one is wanted,
-// "--health-cmd 'sluice-proxy health'" cannot work without a shell, but a compose file's CMD form does.
+// The binary is readable and executable by everybody, since harnesses choose their own uid, and nothing has to be
+// written: --read-only and --cap-drop ALL are fine. Only a control socket needs a place,
+//
+//	docker run --read-only --tmpfs /run/sluice-proxy:uid=65532,gid=65532,mode=0700 … IMAGE serve --control /run/sluice-proxy …
+//
+// and "docker exec … sluice-proxy health" works then. The image itself has no health check, because it cannot know
+// whether there is a control socket.
 func SluiceProxy(binary []byte) (Image, error) {
 	const path = "/usr/local/bin/sluice-proxy"
 	layer, err := NewLayer(
