@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
@@ -74,6 +76,7 @@ func runInLab(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
+	removeOnInterrupt()
 	workload, err := client.Image(ctx, lab.Internet.CA())
 	if err != nil {
 		return 0, err
@@ -91,6 +94,19 @@ func runInLab(m *testing.M) (code int, err error) {
 		err = findLeftovers(ctx)
 	}
 	return code, err
+}
+
+// removeOnInterrupt removes the lab on Ctrl-C, which would otherwise leave that to the next run.
+func removeOnInterrupt() {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		if err := lab.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+		}
+		os.Exit(130)
+	}()
 }
 
 // built is a directory with the static programs that the scenarios run.
