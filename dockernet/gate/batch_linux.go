@@ -316,16 +316,18 @@ func readCounters() (map[string]Count, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer c.CloseLasting()
-	objects, err := c.GetObjects(theTable)
-	if err != nil {
-		return nil, err
+	list, err := c.GetNamedObjects(theTable)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list counters: %w", err)
 	}
 	counts := make(map[string]Count)
-	for _, o := range objects {
-		if named, ok := o.(*nftables.NamedObj); ok {
-			if counter, ok := named.Obj.(*expr.Counter); ok {
-				counts[named.Name] = Count{counter.Packets, counter.Bytes}
-			}
+	for _, o := range list {
+		named, ok := o.(*nftables.NamedObj)
+		if !ok {
+			return nil, fmt.Errorf("list counters: unexpected %T", o)
+		}
+		if counter, ok := named.Obj.(*expr.Counter); ok {
+			counts[named.Name] = Count{counter.Packets, counter.Bytes}
 		}
 	}
 	return counts, nil

@@ -21,13 +21,14 @@ func fixed(s *Spec) []chain {
 		{name: resetsChain, rules: resets(s)},
 		{name: quietChain, rules: quiet()},
 		{name: rejectChain, rules: []rule{{is(l4proto, word("tcp")), reject{tcp: true}}, {reject{}}}},
-		{name: refuseChain, rules: []rule{
-			{jump(quietChain)},
-			{count{refusedCount}},
-			{log{prefix: logPrefix("gate"), group: s.LogGroup}},
-			{to(rejectChain)},
-		}},
+		{name: refuseChain, rules: append(account(s), rule{to(rejectChain)})},
+		{name: swallowChain, rules: append(account(s), rule{drop})},
 	}, forListeners(s.Listeners)...)
+}
+
+// account counts and logs what is refused whatever the phase.
+func account(s *Spec) []rule {
+	return []rule{{jump(quietChain)}, {count{refusedCount}}, {log{prefix: logPrefix("gate"), group: s.LogGroup}}}
 }
 
 var (

@@ -19,13 +19,14 @@ const (
 	forwardChain = "forward"
 	leaveChain   = "leave"
 
-	shapeChain  = "shape"
-	resetsChain = "resets"
-	refuseChain = "refuse"
-	quietChain  = "quiet"
-	rejectChain = "reject_all"
-	proxyChain  = "to_proxy"
-	sealedChain = "sealed"
+	shapeChain   = "shape"
+	resetsChain  = "resets"
+	refuseChain  = "refuse"
+	quietChain   = "quiet"
+	rejectChain  = "reject_all"
+	proxyChain   = "to_proxy"
+	swallowChain = "swallow"
+	sealedChain  = "sealed"
 )
 
 // Counters of the table, besides two a phase, see directCounter and refusedCounter.
@@ -262,8 +263,9 @@ func (b *builder) common() {
 	}
 	rules = append(rules,
 		// With its own addresses only, nothing can be made to look like the reply to something that came from
-		// outside. Later packets belong to a connection whose first one was looked at here.
-		rule{is(ctState, anyOf{"invalid", "new", "untracked"}), not(fibSource, word("local")), refuse},
+		// outside. Later packets belong to a connection whose first one was looked at here. An answer would go to
+		// that source, with what the packet holds.
+		rule{is(ctState, anyOf{"invalid", "new", "untracked"}), not(fibSource, word("local")), to(swallowChain)},
 		// The reset of a socket that was destroyed must reach the other end.
 		rule{masked{tcpFlags, 7, []word{"fin", "syn", "rst"}, false, word("rst")},
 			is(ctState, anyOf{"established", "related"}), jump(resetsChain)},
@@ -275,6 +277,8 @@ func (b *builder) common() {
 	for _, f := range b.families() {
 		rules = append(rules, rule{is(ctStatus, anyOf{"dnat"}), is(f.destination(), network(single(f.loopback()))), accept})
 	}
+	// Where the default route leads to the loopback, see addRoutes.
+	rules = append(rules, rule{is(oifname, name("lo")), refuse})
 	if !b.serves(ipv6) {
 		rules = append(rules, rule{is(nfproto, word("ipv6")), refuse})
 	}

@@ -1,0 +1,386 @@
+package gate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/icmp"
+	icmp4 "golang.org/x/net/ipv4"
+	icmp6 "golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns"
+	"sluice/dockernet/netns/netnstest"
+)
+
+// lab is a workload's namespace and one that has every other address: what is sent to any address and port there is
+// answered, and it is known what has come.
+type lab struct {
+	workload, outside *netnstest.Namespace
+	gate              *Gate
+	sockets           *netns.Sockets
+}
+
+const (
+	tcpService = 9000
+	udpService = 9001
+)
+
+// outsideRules send everything to two services, and remember who was asked.
+const outsideRules = `
+table inet outside {
+	set seen4 { type ipv4_addr; size 65535; flags dynamic; }
+	set seen6 { type ipv6_addr; size 65535; flags dynamic; }
+	chain remember {
+		type filter hook prerouting priority -300; policy accept;
+		iifname != "eth0" accept
+		icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld2-listener-report } accept
+		add @seen4 { ip daddr }
+		add @seen6 { ip6 daddr }
+	}
+	chain divert {
+		type nat hook prerouting priority -100; policy accept;
+		iifname != "eth0" accept
+		meta l4proto tcp redirect to :9000
+		meta l4proto udp redirect to :9001
+		meta l4proto { icmp, ipv6-icmp } redirect
+	}
+}
+`
+
+// newLab makes the namespaces, without a gate's rules. The outside routes all that comes in to itself, unless closed is
+// set: then it is what an internal network has behind the bridge, nothing.
+func newLab(t testing.TB, closed bool) *lab {
+	t.Helper()
+	l := &lab{workload: netnstest.New(t), outside: netnstest.New(t)}
+	netnstest.Link(t,
+		netnstest.End{In: l.workload, Name: "eth0", Addresses: prefixes("198.51.100.2/24", "2001:db8:1::2/64")},
+		netnstest.End{In: l.outside, Name: "eth0", Addresses: prefixes("198.51.100.1/24", "198.51.100.20/24", "2001:db8:1::1/64", "2001:db8:1::20/64")})
+	h := l.workload.Handle(t)
+	if !closed {
+		for _, via := range addrs("198.51.100.1", "2001:db8:1::1") {
+			if err := h.RouteAdd(&netlink.Route{Gw: via.AsSlice()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	l.anyAddress(t)
+	nft(t, l.outside, outsideRules, "-f", "-")
+	l.outside.Run(t, func() error {
+		tcp, err := net.Listen("tcp", fmt.Sprintf(":%d", tcpService))
+		if err != nil {
+			return err
+		}
+		udp, err := net.ListenPacket("udp", fmt.Sprintf(":%d", udpService))
+		if err != nil {
+			return err
+		}
+		serveTCP(t, tcp, "direct")
+		serveUDP(t, udp, "direct")
+		return nil
+	})
+	l.gate = New(l.workload.Namespace)
+	return l
+}
+
+// anyAddress makes the outside take what comes in on its link for its own, whatever the destination.
+func (l *lab) anyAddress(t testing.TB) {
+	t.Helper()
+	h := l.outside.Handle(t)
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const table = 100
+	for _, p := range prefixes("0.0.0.0/0", "::/0") {
+		r := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: netnstest.IPNet(p), Table: table, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}
+		if err := h.RouteAdd(r); err != nil {
+			t.Fatal(err)
+		}
+		rule := netlink.NewRule()
+		rule.IifName, rule.Table, rule.Priority = "eth0", table, 10
+		rule.Family = unix.AF_INET
+		if p.Addr().Is6() {
+			rule.Family = unix.AF_INET6
+		}
+		if err := h.RuleAdd(rule); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// neighbours makes every address on the link the outside's, for the workload, so that nothing waits for an answer.
+func (l *lab) neighbours(t testing.TB) {
+	t.Helper()
+	there, err := l.outside.Handle(t).LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := l.workload.Handle(t)
+	here, err := h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []netip.Addr{own4, sibling4, own6, sibling6, linkLocalSibling,
+		netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8:1::1")} {
+		n := &netlink.Neigh{LinkIndex: here.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: there.Attrs().HardwareAddr}
+		if err := h.NeighSet(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// listen opens the session's listeners, which say who they are.
+func (l *lab) listen(t testing.TB) Listeners {
+	t.Helper()
+	s, err := l.workload.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	l.sockets = s
+	for _, f := range []*os.File{s.TCP4.File, s.TCP6.File} {
+		tcp, err := net.FileListener(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serveTCP(t, tcp, "proxy")
+	}
+	for _, f := range []*os.File{s.UDP4.File, s.UDP6.File} {
+		udp, err := net.FilePacketConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serveUDP(t, udp, "dns")
+	}
+	return Listeners{TCP4: s.TCP4.Port, UDP4: s.UDP4.Port, TCP6: s.TCP6.Port, UDP6: s.UDP6.Port}
+}
+
+// serveTCP says its name on every connection, and then again for every byte that comes.
+func serveTCP(t testing.TB, l net.Listener, name string) {
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				buffer := make([]byte, 1)
+				for {
+					if _, err := c.Write([]byte(name + "\n")); err != nil {
+						return
+					}
+					if _, err := c.Read(buffer); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+}
+
+// serveUDP answers every packet with its name.
+func serveUDP(t testing.TB, l net.PacketConn, name string) {
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		buffer := make([]byte, 2048)
+		for {
+			_, from, err := l.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = l.WriteTo([]byte(name+"\n"), from)
+		}
+	}()
+}
+
+// example is the Spec for this lab: as the package's example, with the listeners that are there.
+func (l *lab) spec(t testing.TB, listeners Listeners, phases ...Phase) *Spec {
+	t.Helper()
+	s := example(true, threeOf(t, phases[0], phases[1:]...))
+	s.Listeners = listeners
+	return s
+}
+
+// patience bounds how long a probe waits for an answer that should come.
+const patience = 5 * time.Second
+
+// probe sends something from the workload and returns who answered, or "refused".
+func (l *lab) probe(t testing.TB, protocol, to string) string {
+	t.Helper()
+	var answer string
+	l.workload.Run(t, func() error {
+		switch protocol {
+		case "ping":
+			answer = ping(netip.MustParseAddr(to))
+		default:
+			answer = ask(protocol, to)
+		}
+		return nil
+	})
+	return answer
+}
+
+func ask(network, to string) string {
+	c, err := net.DialTimeout(network, to, patience)
+	if err != nil {
+		return outcome(err)
+	}
+	defer c.Close()
+	return exchange(c)
+}
+
+// exchange sends a byte on the connection and returns the line that comes.
+func exchange(c net.Conn) string {
+	if _, err := c.Write([]byte{'?'}); err != nil {
+		return outcome(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	buffer := make([]byte, 64)
+	n, err := c.Read(buffer)
+	if err != nil {
+		return outcome(err)
+	}
+	name, _, _ := strings.Cut(string(buffer[:n]), "\n")
+	return name
+}
+
+// outcome tells a refusal, which is quick, from all other errors.
+func outcome(err error) string {
+	for _, refusal := range []unix.Errno{unix.ECONNREFUSED, unix.ECONNRESET, unix.EPERM, unix.EHOSTUNREACH, unix.EACCES} {
+		if errors.Is(err, refusal) {
+			return "refused"
+		}
+	}
+	return err.Error()
+}
+
+// ping runs in the namespace of the calling thread.
+func ping(to netip.Addr) string {
+	network, proto, request, reply := "ip4:icmp", 1, icmp.Type(icmp4.ICMPTypeEcho), icmp.Type(icmp4.ICMPTypeEchoReply)
+	if to.Is6() {
+		network, proto, request, reply = "ip6:ipv6-icmp", 58, icmp6.ICMPTypeEchoRequest, icmp6.ICMPTypeEchoReply
+	}
+	c, err := net.ListenPacket(network, "")
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	id := int(binary.BigEndian.Uint16([]byte{to.AsSlice()[len(to.AsSlice())-1], 7}))
+	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: id, Seq: 1, Data: []byte("ping")}}
+	b, err := m.Marshal(nil)
+	if err != nil {
+		return err.Error()
+	}
+	if _, err := c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+		return outcome(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	buffer := make([]byte, 1500)
+	for {
+		n, _, err := c.ReadFrom(buffer)
+		if err != nil {
+			return outcome(err)
+		}
+		got, err := icmp.ParseMessage(proto, buffer[:n])
+		if echo, ok := got.Body.(*icmp.Echo); err == nil && ok && got.Type == reply && echo.ID == id {
+			return "direct"
+		}
+	}
+}
+
+// seen reports whether anything to the address has come to the outside.
+func (l *lab) seen(t testing.TB, a netip.Addr) bool {
+	t.Helper()
+	found := false
+	l.outside.Run(t, func() error {
+		c, err := connect(0, 0)
+		if err != nil {
+			return err
+		}
+		defer c.CloseLasting()
+		elements, err := c.GetSetElements(seenSet(familyOf(a)))
+		for _, e := range elements {
+			found = found || bytes.Equal(e.Key, a.AsSlice())
+		}
+		return err
+	})
+	return found
+}
+
+// forget empties what seen knows.
+func (l *lab) forget(t testing.TB) {
+	t.Helper()
+	l.outside.Run(t, func() error {
+		c, err := connect(0, 0)
+		if err != nil {
+			return err
+		}
+		defer c.CloseLasting()
+		c.FlushSet(seenSet(ipv4))
+		c.FlushSet(seenSet(ipv6))
+		return c.Flush()
+	})
+}
+
+func seenSet(f family) *nftables.Set {
+	return &nftables.Set{Table: &nftables.Table{Name: "outside", Family: nftables.TableFamilyINet}, Name: fmt.Sprintf("seen%d", f)}
+}
+
+// wait waits until something is true, or fails after a time that is long enough.
+func wait(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited for %s in vain", what)
+		}
+	}
+}
+
+func writeSysctl(t testing.TB, ns *netnstest.Namespace, name, value string) {
+	t.Helper()
+	ns.Run(t, func() error { return os.WriteFile("/proc/sys/"+name, []byte(value), 0) })
+}
+
+// routeVia runs f while packets to the address go to the given router on the link.
+func routeVia(t testing.TB, ns *netnstest.Namespace, to, via netip.Addr, f func() error) error {
+	t.Helper()
+	h := ns.Handle(t)
+	r := &netlink.Route{Dst: netnstest.IPNet(netip.PrefixFrom(to, to.BitLen())), Gw: via.AsSlice()}
+	if err := h.RouteAdd(r); err != nil {
+		return err
+	}
+	return errors.Join(f(), h.RouteDel(r))
+}
+
+// neighboursOf makes the workload the neighbour that has an address, for the outside.
+func (l *lab) neighboursOf(t testing.TB, a netip.Addr) {
+	t.Helper()
+	there, err := l.workload.Handle(t).LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := l.outside.Handle(t)
+	here, err := h.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.RouteAdd(&netlink.Route{LinkIndex: here.Attrs().Index, Dst: netnstest.IPNet(netip.PrefixFrom(a, a.BitLen())), Scope: netlink.SCOPE_LINK}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.NeighSet(&netlink.Neigh{LinkIndex: here.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: there.Attrs().HardwareAddr}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,130 @@
+package gate
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Packets made by hand, as a workload with raw sockets can.
+
+// ip4 is an IPv4 header, RFC 791 §3.1.
+type ip4 struct {
+	from, to netip.Addr
+	protocol byte
+	fragment uint16 // flags and offset
+	options  []byte // padded to four bytes
+}
+
+func (h ip4) packet(payload []byte) []byte {
+	length := 20 + len(h.options)
+	b := make([]byte, 20, length+len(payload))
+	b[0] = 4<<4 | byte(length/4)
+	binary.BigEndian.PutUint16(b[2:], uint16(length+len(payload)))
+	binary.BigEndian.PutUint16(b[4:], 4711)
+	binary.BigEndian.PutUint16(b[6:], h.fragment)
+	b[8], b[9] = 64, h.protocol
+	copy(b[12:], h.from.AsSlice())
+	copy(b[16:], h.to.AsSlice())
+	b = append(b, h.options...)
+	binary.BigEndian.PutUint16(b[10:], checksum(b))
+	return append(b, payload...)
+}
+
+// ip6 is an IPv6 header, RFC 8200 §3.
+type ip6 struct {
+	from, to netip.Addr
+	next     byte
+	hops     byte
+}
+
+func (h ip6) packet(payload []byte) []byte {
+	b := make([]byte, 40, 40+len(payload))
+	b[0] = 6 << 4
+	binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
+	b[6], b[7] = h.next, h.hops
+	copy(b[8:], h.from.AsSlice())
+	copy(b[24:], h.to.AsSlice())
+	return append(b, payload...)
+}
+
+// udp is without a checksum, which is allowed over IPv4.
+func udp(from, to uint16, payload string) []byte {
+	b := make([]byte, 8, 8+len(payload))
+	binary.BigEndian.PutUint16(b, from)
+	binary.BigEndian.PutUint16(b[2:], to)
+	binary.BigEndian.PutUint16(b[4:], uint16(8+len(payload)))
+	return append(b, payload...)
+}
+
+// tcp4 is a TCP segment over IPv4, RFC 9293 §3.1.
+func tcp4(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
+	b := make([]byte, 20, 20+len(payload))
+	binary.BigEndian.PutUint16(b, from.Port())
+	binary.BigEndian.PutUint16(b[2:], to.Port())
+	binary.BigEndian.PutUint32(b[4:], seq)
+	binary.BigEndian.PutUint32(b[8:], ack)
+	b[12], b[13] = 5<<4, flags
+	binary.BigEndian.PutUint16(b[14:], 500)
+	b = append(b, payload...)
+	binary.BigEndian.PutUint16(b[16:], transportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
+	return ip4{from: from.Addr(), to: to.Addr(), protocol: unix.IPPROTO_TCP}.packet(b)
+}
+
+// icmp6 is an ICMPv6 message, RFC 4443 §2.1.
+func icmp6Message(h ip6, kind byte, body []byte) []byte {
+	b := append([]byte{kind, 0, 0, 0}, body...)
+	binary.BigEndian.PutUint16(b[2:], transportChecksum(h.from, h.to, unix.IPPROTO_ICMPV6, b))
+	h.next = unix.IPPROTO_ICMPV6
+	return h.packet(b)
+}
+
+func icmp4Message(from, to netip.Addr, kind byte, body string) []byte {
+	b := append([]byte{kind, 0, 0, 0, 0, 7, 0, 1}, body...)
+	binary.BigEndian.PutUint16(b[2:], checksum(b))
+	return ip4{from: from, to: to, protocol: unix.IPPROTO_ICMP}.packet(b)
+}
+
+// checksum is that of RFC 1071.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i, x := range b {
+		sum += uint32(x) << (8 * (1 - i%2))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// transportChecksum has the addresses in it, RFC 8200 §8.1.
+func transportChecksum(from, to netip.Addr, protocol byte, b []byte) uint16 {
+	pseudo := append(from.AsSlice(), to.AsSlice()...)
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(b)))
+	pseudo = append(pseudo, 0, 0, 0, protocol)
+	return checksum(append(pseudo, b...))
+}
+
+// sendRaw sends a whole IP packet from the namespace of the calling thread. Options may be set on the socket first.
+func sendRaw(packet []byte, prepare func(fd int) error) error {
+	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(packet[16:20])})
+	if packet[0]>>4 == 6 {
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte(packet[24:40])}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if prepare != nil {
+		if err := prepare(fd); err != nil {
+			return err
+		}
+	}
+	return unix.Sendto(fd, packet, 0, to)
+}
+
+func toDevice(name string) func(int) error {
+	return func(fd int) error { return unix.BindToDevice(fd, name) }
+}
