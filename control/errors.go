@@ -17,7 +17,9 @@ const (
 	CodeNotFound    Code = "not-found"        // 404: no such session, or no such path
 	CodeMethod      Code = "method"           // 405
 	CodeStale       Code = "stale-generation" // 409: the session has a newer rule set
+	CodeConflict    Code = "conflict"         // 409: what is there stands in the way
 	CodeTooLarge    Code = "too-large"        // 413: the request's body
+	CodeRefused     Code = "refused"          // 422: understood, but not to be done with this container
 	CodeInternal    Code = "internal"         // 500
 	CodeQuarantined Code = "quarantined"      // 503: a switch failed and the session refuses everything
 )
@@ -30,6 +32,8 @@ var statuses = map[Code]int{
 	CodeMethod:      http.StatusMethodNotAllowed,
 	CodeStale:       http.StatusConflict,
 	CodeTooLarge:    http.StatusRequestEntityTooLarge,
+	CodeConflict:    http.StatusConflict,
+	CodeRefused:     http.StatusUnprocessableEntity,
 	CodeInternal:    http.StatusInternalServerError,
 	CodeQuarantined: http.StatusServiceUnavailable,
 }
@@ -52,6 +56,8 @@ var (
 	ErrForbidden   = &Error{Code: CodeForbidden, Message: "forbidden"}
 	ErrNotFound    = &Error{Code: CodeNotFound, Message: "no such session"}
 	ErrStale       = &Error{Code: CodeStale, Message: "stale generation"}
+	ErrConflict    = &Error{Code: CodeConflict, Message: "conflict"}
+	ErrRefused     = &Error{Code: CodeRefused, Message: "refused"}
 	ErrQuarantined = &Error{Code: CodeQuarantined, Message: "session is quarantined"}
 )
 

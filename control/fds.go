@@ -104,7 +104,7 @@ func parseMessage(text []byte, flags, fds int) (r Received, err error) {
 	case fds != 1:
 		return r, fmt.Errorf("%d descriptors in a message: want 1", fds)
 	}
-	if err := members(text, func(key string, value json.RawMessage) error {
+	if err := Members(text, func(key string, value json.RawMessage) error {
 		switch key {
 		case "session":
 			return json.Unmarshal(value, &r.Session)

@@ -93,13 +93,18 @@ func removeStale(network, path string) error {
 // OnlyPeers is a listener that hands on connections from root, the own user and uids only (see [CheckPeer]) and
 // closes the others with a warning to log.
 func OnlyPeers(l net.Listener, log *slog.Logger, uids ...uint32) net.Listener {
-	return &peerListener{l, log, uids}
+	return &peerListener{l, log, func(c *net.UnixConn) error { return CheckPeer(c, uids...) }}
+}
+
+// OnlyGroup is [OnlyPeers] for the members of a group (see [CheckPeerGroup]).
+func OnlyGroup(l net.Listener, log *slog.Logger, gid uint32) net.Listener {
+	return &peerListener{l, log, func(c *net.UnixConn) error { return CheckPeerGroup(c, gid) }}
 }
 
 type peerListener struct {
 	net.Listener
-	log  *slog.Logger
-	uids []uint32
+	log   *slog.Logger
+	check func(*net.UnixConn) error
 }
 
 func (l *peerListener) Accept() (net.Conn, error) {
@@ -113,7 +118,7 @@ func (l *peerListener) Accept() (net.Conn, error) {
 			c.Close()
 			return nil, fmt.Errorf("accept: %s is not a unix socket", l.Addr())
 		}
-		if err := CheckPeer(u, l.uids...); err != nil {
+		if err := l.check(u); err != nil {
 			l.log.Warn("control connection refused", "error", err)
 			c.Close()
 			continue

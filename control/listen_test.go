@@ -188,17 +188,31 @@ func TestOtherUser(t *testing.T) {
 	if err := os.Chmod(path, 0o666); err != nil { // so that the file's mode is not what refuses
 		t.Fatal(err)
 	}
+	many := make([]uint32, 100)
+	for i := range many {
+		many[i] = 1000 + uint32(i)
+	}
+	uids := func(list ...uint32) func(net.Listener, *slog.Logger) net.Listener {
+		return func(l net.Listener, log *slog.Logger) net.Listener { return OnlyPeers(l, log, list...) }
+	}
+	group := func(gid uint32) func(net.Listener, *slog.Logger) net.Listener {
+		return func(l net.Listener, log *slog.Logger) net.Listener { return OnlyGroup(l, log, gid) }
+	}
 	for _, row := range []struct {
-		name string
-		uids []uint32
-		want string
+		name   string
+		only   func(net.Listener, *slog.Logger) net.Listener
+		groups []uint32
+		want   string
 	}{
-		{"refused", nil, ""},
-		{"named", []uint32{65533}, "hello"},
+		{"refused", uids(), nil, ""},
+		{"named", uids(65533), nil, "hello"},
+		{"first-group", group(65533), nil, "hello"},
+		{"one-of-a-hundred-groups", group(1099), many, "hello"},
+		{"in-no-such-group", group(2000), many, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var log bytes.Buffer
-			only := OnlyPeers(l, slog.New(slog.NewTextHandler(&log, nil)), row.uids...)
+			only := row.only(l, slog.New(slog.NewTextHandler(&log, nil)))
 			accepted := make(chan int, 1)
 			go func() {
 				n := 0
@@ -222,7 +236,7 @@ func TestOtherUser(t *testing.T) {
 			cmd := exec.Command(program, "-test.run=^TestOtherUser$")
 			cmd.Env = append(os.Environ(), "CONTROL_TEST_DIAL="+path)
 			cmd.Dir = dir
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65533, Gid: 65533}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65533, Gid: 65533, Groups: row.groups}}
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Errorf("%v: %s", err, out)
@@ -237,11 +251,14 @@ func TestOtherUser(t *testing.T) {
 			defer end.Close()
 			io.WriteString(end, "end")
 			end.(*net.UnixConn).CloseWrite()
-			want := 1 + len(row.uids)
+			want := 1
+			if row.want != "" {
+				want++
+			}
 			if n := <-accepted; n != want {
 				t.Errorf("%d connections were handed on, want %d", n, want)
 			}
-			if told := strings.Contains(log.String(), "65533"); told != (row.uids == nil) {
+			if told := strings.Contains(log.String(), "65533"); told != (row.want == "") {
 				t.Errorf("log: %q", log.String())
 			}
 		})

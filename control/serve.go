@@ -10,15 +10,20 @@ import (
 	"time"
 )
 
-// Serve answers requests for b on l until ctx is done, then closes l, ends the streams of events, gives other
-// requests up to a second to finish, and returns nil. Nothing it started outlives it.
+// Serve answers requests for b on l, as [ServeHTTP] does.
 func Serve(ctx context.Context, l net.Listener, b Backend, log *slog.Logger) error {
+	return ServeHTTP(ctx, l, Handler(b), log)
+}
+
+// ServeHTTP answers requests on l until ctx is done, then closes l, ends the streams of events, gives other requests
+// up to a second to finish, and returns nil. Nothing it started outlives it.
+func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	// Streams end by this context; requests that change something are not to be cut in the middle, so Shutdown waits
 	// for them.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	s := &http.Server{
-		Handler:           Handler(b),
+		Handler:           handler,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,

@@ -20,17 +20,17 @@ func (s *SessionSpec) UnmarshalJSON(data []byte) error {
 		"upstreams":    &spec.Upstreams,
 		"never":        &spec.Never,
 	}
-	err := members(data, func(key string, value json.RawMessage) error {
+	err := Members(data, func(key string, value json.RawMessage) error {
 		if key == "policies" {
 			spec.Policies = map[string]json.RawMessage{}
-			return members(value, func(phase string, policy json.RawMessage) error {
+			return Members(value, func(phase string, policy json.RawMessage) error {
 				spec.Policies[phase] = policy
 				return nil
 			})
 		}
 		if key == "hosts" {
 			spec.Hosts = map[string][]string{}
-			return members(value, func(name string, value json.RawMessage) error {
+			return Members(value, func(name string, value json.RawMessage) error {
 				var addresses []string
 				if err := json.Unmarshal(value, &addresses); err != nil {
 					return err
@@ -55,9 +55,9 @@ func (s *SessionSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// members calls f for every member of the one JSON object in data, in order, and refuses a repeated key. Errors of f
+// Members calls f for every member of the one JSON object in data, in order, and refuses a repeated key. Errors of f
 // are given the key.
-func members(data []byte, f func(key string, value json.RawMessage) error) error {
+func Members(data []byte, f func(key string, value json.RawMessage) error) error {
 	if !utf8.Valid(data) {
 		return fmt.Errorf("not UTF-8")
 	}
