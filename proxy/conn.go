@@ -73,6 +73,7 @@ type conn struct {
 // serve takes an accepted socket over, of which first was read already. If it may have been redirected, how tells
 // from where.
 func (w *worker) serve(fd int, s *Session, how *redirection, first ...byte) {
+	w.reap()
 	var c *conn
 	if n := len(w.conns); n > 0 {
 		c = w.conns[n-1]
@@ -108,6 +109,7 @@ func (w *worker) serve(fd int, s *Session, how *redirection, first ...byte) {
 
 // Ready implements [poll.Handler].
 func (c *conn) Ready(tag uint8, events uint32) {
+	c.worker.reap()
 	if tag == clientTag {
 		c.client.note(events)
 	} else {
@@ -186,17 +188,22 @@ func (c *conn) end(closeSocket func(int)) {
 		}
 	}
 	c.session.server.connections.Add(-1)
-	c.recycle()
+	w.ended = append(w.ended, c)
 }
 
-// recycle makes c ready for another client. What was started for the old one compares epochs.
-func (c *conn) recycle() {
-	w, epoch := c.worker, c.epoch+1
-	w.release(c.in)
-	*c = conn{epoch: epoch, state: closed, worker: w}
-	if len(w.conns) < keptConns {
-		w.conns = append(w.conns, c)
+// reap makes ended connections ready for other clients. It is called where no method of a conn is under way: one that
+// ended its conn still touches it on the way out. What was started for the old client compares epochs.
+func (w *worker) reap() {
+	for i, c := range w.ended {
+		w.release(c.in)
+		c.timer.Stop()
+		*c = conn{epoch: c.epoch + 1, state: closed, worker: w}
+		if len(w.conns) < keptConns {
+			w.conns = append(w.conns, c)
+		}
+		w.ended[i] = nil
 	}
+	w.ended = w.ended[:0]
 }
 
 // later runs f on c's worker, unless c has ended by then. It may be called from any goroutine; take it on the worker.

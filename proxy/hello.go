@@ -23,11 +23,10 @@ func (c *conn) watchHello(first sniff.Result) {
 
 // openWatched passes the first ClientHello on, and what follows it as far as it can be told to be no second one.
 func (c *conn) openWatched(first []byte) {
-	c.forward(first[:c.watch.size])
-	if c.state == closed {
+	c.state = watching
+	if c.forward(first[:c.watch.size]); c.answerOnly() {
 		return
 	}
-	c.state = watching
 	if rest := first[c.watch.size:]; len(c.in) > 0 {
 		c.in = c.in[:copy(c.in, rest)]
 	} else if len(rest) > 0 {
@@ -41,18 +40,16 @@ func (c *conn) openWatched(first []byte) {
 
 // watchOn lets the upstream speak, and reads what the client says until there can be no second hello.
 func (c *conn) watchOn() {
-	if again, ok := c.pump(&c.up, &c.client, c.rules.received); !ok {
+	if again, ok := c.pump(&c.up, &c.client); !ok {
 		return
 	} else if again {
 		c.worker.Again(c.client.token)
 	}
-	if n, err := c.client.flush(&c.up); err != nil && !c.unsent(&c.client, err) {
+	if !c.flushClient() {
 		return
-	} else {
-		c.sent(n)
 	}
 	w := c.worker
-	for c.client.readable && !c.client.ended {
+	for c.client.readable && !c.client.ended && !c.client.holds() {
 		n, err := readSocket(c.client.fd, w.scratch)
 		switch {
 		case err == unix.EAGAIN:
@@ -77,8 +74,7 @@ func (c *conn) watchOn() {
 func (c *conn) watched() bool {
 	pass, result := c.watch.Next(c.in, c.client.ended)
 	other := result.Kind == sniff.TLS && (result.Malformed || lowerString(result.ServerName) != c.watch.name)
-	c.forward(c.in[:pass])
-	if c.state == closed {
+	if c.forward(c.in[:pass]); c.answerOnly() {
 		return true
 	}
 	c.in = c.in[:copy(c.in, c.in[pass:])] // which overwrites what result points to

@@ -43,11 +43,11 @@ func (s *side) note(events uint32) {
 
 // relay moves what can be moved both ways, and closes the tunnel when both directions have ended.
 func (c *conn) relay() {
-	again, ok := c.pump(&c.client, &c.up, c.rules.sent)
+	again, ok := c.pump(&c.client, &c.up)
 	if !ok {
 		return
 	}
-	more, ok := c.pump(&c.up, &c.client, c.rules.received)
+	more, ok := c.pump(&c.up, &c.client)
 	if !ok {
 		return
 	}
@@ -69,22 +69,12 @@ func (c *conn) relay() {
 //
 // Bytes go through the worker's scratch buffer while little comes, through a pipe once a read was full. Neither is
 // kept when src is quiet: an idle tunnel holds its two sockets only.
-func (c *conn) pump(src, dst *side, counted *counter) (again, ok bool) {
-	var moved int
-	defer func() {
-		if moved > 0 {
-			counted.Add(uint64(moved))
-			if src == &c.client {
-				c.bytesOut += uint64(moved)
-			} else {
-				c.bytesIn += uint64(moved)
-			}
-		}
-	}()
-	w := c.worker
+func (c *conn) pump(src, dst *side) (again, ok bool) {
+	w, moved := c.worker, 0
 	for {
 		n, err := src.flush(dst)
 		moved += n
+		c.count(src, n)
 		if err != nil {
 			return false, c.unsent(src, err)
 		}
@@ -147,10 +137,24 @@ func (c *conn) pump(src, dst *side, counted *counter) (again, ok bool) {
 			return false, c.unsent(src, err)
 		}
 		moved += sent
+		c.count(src, sent)
 		if sent < n {
 			dst.writable = false
 			src.held = append(w.buffer(), w.scratch[sent:n]...)
 		}
+	}
+}
+
+// count counts bytes of src that went to the other side, at once: the next call may end the connection.
+func (c *conn) count(src *side, n int) {
+	switch {
+	case n == 0:
+	case src == &c.client:
+		c.bytesOut += uint64(n)
+		c.rules.sent.Add(uint64(n))
+	default:
+		c.bytesIn += uint64(n)
+		c.rules.received.Add(uint64(n))
 	}
 }
 

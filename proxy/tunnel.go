@@ -79,16 +79,14 @@ func (c *conn) waits() bool {
 func (c *conn) sniff() {
 	if c.up.fd >= 0 {
 		if !c.waits() {
-			if again, ok := c.pump(&c.up, &c.client, c.rules.received); !ok {
+			if again, ok := c.pump(&c.up, &c.client); !ok {
 				return
 			} else if again {
 				c.worker.Again(c.client.token)
 			}
 		}
-		if n, err := c.client.flush(&c.up); err != nil && !c.unsent(&c.client, err) {
+		if !c.flushClient() {
 			return
-		} else {
-			c.sent(n)
 		}
 	}
 	w := c.worker
@@ -154,8 +152,9 @@ func (c *conn) classify(first []byte, eof bool) bool {
 	if c.up.fd >= 0 && !c.waits() {
 		c.forward(first[c.passed:])
 		c.passed = len(first)
+		return c.answerOnly()
 	}
-	return c.state == closed
+	return false
 }
 
 // show judges what the client showed inside its tunnel.
@@ -249,20 +248,15 @@ func (c *conn) asked(d matcher.Decision, first []byte) {
 
 // open passes the client's first bytes on and relays from now on.
 func (c *conn) open(first []byte) {
-	c.sniffer = nil
 	c.worker.settles.Start(&c.timer, c)
 	if c.watch != nil {
+		c.sniffer = nil
 		c.openWatched(first)
 		return
 	}
-	c.forward(first[c.passed:])
-	if c.state == closed {
-		return
+	if c.forward(first[c.passed:]); c.state != closed {
+		c.relayFrom()
 	}
-	c.worker.release(c.in)
-	c.in = nil
-	c.state = relaying
-	c.relay()
 }
 
 // forward sends b to the upstream, or lets it wait behind what waits already.
@@ -275,7 +269,7 @@ func (c *conn) forward(b []byte) {
 		if sent, err = writeSocket(c.up.fd, b); err == unix.EAGAIN {
 			err = nil
 		}
-		c.sent(sent)
+		c.count(&c.client, sent)
 	}
 	if err != nil {
 		c.unsent(&c.client, err)
@@ -291,8 +285,36 @@ func (c *conn) forward(b []byte) {
 	c.client.held = append(c.client.held, b[sent:]...)
 }
 
-// sent counts bytes that went to the upstream.
-func (c *conn) sent(n int) {
-	c.bytesOut += uint64(n)
-	c.rules.sent.Add(uint64(n))
+// flushClient passes on what waits of the client while it is not relayed yet, and reports whether that is still so.
+func (c *conn) flushClient() bool {
+	n, err := c.client.flush(&c.up)
+	c.count(&c.client, n)
+	if err != nil {
+		c.unsent(&c.client, err)
+	} else if !c.client.holds() {
+		c.client.rest(c.worker)
+	}
+	return !c.answerOnly()
+}
+
+// answerOnly reports whether the tunnel is past what the client says first because the upstream reads no more, or has
+// ended. In the first case what the upstream still says is relayed.
+func (c *conn) answerOnly() bool {
+	if c.state == closed {
+		return true
+	}
+	if c.cutShort {
+		c.watch = nil
+		c.relayFrom()
+	}
+	return c.cutShort
+}
+
+// relayFrom relays from now on.
+func (c *conn) relayFrom() {
+	c.sniffer = nil
+	c.worker.release(c.in)
+	c.in = nil
+	c.state = relaying
+	c.relay()
 }

@@ -29,6 +29,7 @@ type worker struct {
 	pipes   pipes
 	buffers [][]byte
 	conns   []*conn
+	ended   []*conn // of which conns are made, see reap
 	dials   []*race
 
 	heads    *poll.Queue // a request head must be complete in time

@@ -1,0 +1,85 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"testing"
+)
+
+// resetter is an upstream that reads one byte and is reset when it is told to.
+type resetter struct {
+	port           string
+	got, now, gone chan struct{}
+}
+
+func newResetter(t *testing.T, fin bool) *resetter {
+	u := &resetter{got: make(chan struct{}), now: make(chan struct{}), gone: make(chan struct{})}
+	u.port = listen(t, func(c net.Conn) {
+		tcp := c.(*net.TCPConn)
+		if fin {
+			_ = tcp.CloseWrite()
+		}
+		_, _ = io.ReadFull(c, make([]byte, 1))
+		u.got <- struct{}{}
+		<-u.now
+		_ = tcp.SetLinger(0)
+		_ = tcp.Close()
+		u.gone <- struct{}{}
+	})
+	return u
+}
+
+// stop keeps the worker from seeing any event until the function that it returns is called.
+func (w *worker) stop(t *testing.T) (goOn func()) {
+	t.Helper()
+	stopped, gate := make(chan struct{}), make(chan struct{})
+	w.Post(func() { close(stopped); <-gate })
+	<-stopped
+	return func() { close(gate) }
+}
+
+// What a connection that broke leaves behind must not reach the next one, which is served by the same memory.
+func TestNextConnectionStartsClean(t *testing.T) {
+	u, echoPort := newResetter(t, true), listen(t, echo)
+	r := start(t, allow("127.0.0.1"), Config{Workers: 1})
+	c, _ := r.connect("127.0.0.1:"+u.port, "")
+	if _, err := io.ReadAll(c); err != nil { // the end of the upstream's stream has passed
+		t.Fatal(err)
+	}
+	// A word that may become HTTP is passed on in pieces; the second one meets an upstream that is gone.
+	_, _ = io.WriteString(c.TCPConn, "P")
+	<-u.got
+	u.now <- struct{}{}
+	<-u.gone
+	_, _ = io.WriteString(c.TCPConn, "I")
+	r.wantFlows(0)
+	next, _ := r.connect("127.0.0.1:"+echoPort, "\x00")
+	got := make([]byte, 1)
+	if _, err := io.ReadFull(next, got); err != nil || got[0] != 0 {
+		t.Errorf("got %q, %v; want the first byte back", got, err)
+	}
+}
+
+// A tunnel ends when its upstream does, also while it is not known what the client says.
+func TestUpstreamGoneBeforeClientIsKnown(t *testing.T) {
+	hello := clientHello(t, "ok.test")
+	for name, c := range map[string]struct{ first, second string }{
+		"first-line":   {"P", "I"},
+		"second-hello": {hello, "\x14\x03\x03\x00\x01\x01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newResetter(t, false)
+			r := start(t, allow("127.0.0.1"), Config{Workers: 1})
+			tunnel, _ := r.connect("127.0.0.1:"+u.port, c.first)
+			<-u.got
+			// The proxy is to write to the upstream before it sees that it was reset.
+			goOn := r.server.workers[0].stop(t)
+			_, _ = io.WriteString(tunnel.TCPConn, c.second)
+			u.now <- struct{}{}
+			<-u.gone
+			goOn()
+			_, _ = io.ReadAll(tunnel)
+			r.wantFlows(0)
+		})
+	}
+}
