@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -206,12 +207,13 @@ func (w *worker) reap() {
 	w.ended = w.ended[:0]
 }
 
-// later runs f on c's worker, unless c has ended by then. It may be called from any goroutine; take it on the worker.
-func (c *conn) later() func(f func()) {
+// later runs f on c's worker, if c is in one of those states then, and not refused or ended. It may be called from any
+// goroutine; take it on the worker.
+func (c *conn) later(in ...state) func(f func()) {
 	w, epoch := c.worker, c.epoch
 	return func(f func()) {
 		w.Post(func() {
-			if c.epoch == epoch && c.state != closed {
+			if c.epoch == epoch && slices.Contains(in, c.state) {
 				f()
 			}
 		})

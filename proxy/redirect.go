@@ -39,7 +39,7 @@ func (s *Session) ServeRedirected(l *net.TCPListener, explicit netip.AddrPort) e
 		return fmt.Errorf("the listener on %s has no address: %w", l.Addr(), err)
 	}
 	s.redirects.Store(true)
-	return s.listen(fd, &redirection{own: own, explicit: explicit, original: originalDestination})
+	return s.listen(fd, l.Addr(), &redirection{own: own, explicit: explicit, original: originalDestination})
 }
 
 // redirection tells what redirected connections were meant for.
@@ -140,7 +140,7 @@ func (r *rules) opensByName(d matcher.Decision) bool {
 // have its address from before the policy, or from a file.
 func (c *conn) lookUpExact() {
 	c.exact = true
-	later, s, r := c.later(), c.session, c.rules
+	later, s, r := c.later(sniffing, asking, dialling), c.session, c.rules
 	s.server.running.Go(func() {
 		s.learnExact(r)
 		later(c.learnt)
@@ -326,7 +326,7 @@ func (c *conn) askDirect(first []byte) {
 	}
 	c.state = asking
 	c.worker.limits.Start(&c.timer, c)
-	later, s, shown := c.later(), c.session, c.shown
+	later, s, shown := c.later(asking), c.session, c.shown
 	s.server.running.Go(func() {
 		answer, err := s.lookUp(s.server.context, shown)
 		later(func() { c.answeredDirect(answer, err) })

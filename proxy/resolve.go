@@ -14,7 +14,7 @@ func (c *conn) begin() {
 	if source := c.session.source.Load(); source != nil && !(*source).Unchanged() {
 		c.state = looking
 		c.worker.limits.Start(&c.timer, c)
-		later := c.later()
+		later := c.later(looking)
 		c.session.server.running.Go(func() {
 			(*source).Fresh()
 			later(c.judge)
@@ -49,7 +49,7 @@ func (c *conn) judge() {
 		}
 		c.state = looking
 		c.worker.limits.Start(&c.timer, c)
-		later, host, server := c.later(), c.target.host, c.session.server
+		later, host, server := c.later(looking), c.target.host, c.session.server
 		server.running.Go(func() {
 			ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 			defer cancel()

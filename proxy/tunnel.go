@@ -216,7 +216,7 @@ func (c *conn) ask(shown string, first []byte) {
 	}
 	c.state = asking
 	c.worker.limits.Start(&c.timer, c)
-	later, server := c.later(), c.session.server
+	later, server := c.later(asking), c.session.server
 	server.running.Go(func() {
 		ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 		defer cancel()

@@ -308,8 +308,7 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 	began := time.Now()
 	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout)
 	if err != nil {
-		status, reason := dialFailure(err)
-		return nil, f.refuse(status, reason)
+		return nil, f.refuse(dialFailure(err))
 	}
 	s.server.dialSeconds.Observe(time.Since(began).Seconds())
 	f.subject.address = raw.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
@@ -321,9 +320,11 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 	return opened, nil
 }
 
+// refuse returns what the client is told, and has the flow end with it.
 func (f *webFlow) refuse(status int, reason matcher.Reason) *refusal.Refusal {
 	e, _ := endpointOf(f.request.Host, f.request.Port)
-	return f.gate.session.refusal(status, reason, e, f.rules.explain(f.decision, reason, e))
+	f.refusal = f.gate.session.refusal(status, reason, e, f.rules.explain(f.decision, reason, e))
+	return f.refusal
 }
 
 // Fail implements [forward.Failer].
