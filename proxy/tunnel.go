@@ -16,12 +16,11 @@ var established = []byte("HTTP/1.1 200 Connection established\r\n\r\n")
 func (c *conn) connected() {
 	c.timer.Stop()
 	if now := c.session.rules(); now != c.rules {
-		if d := c.session.flow(now, c.subject()); d.Verdict != matcher.Allow {
-			c.rules, c.decision = now, d
-			c.refuse(statusForbidden, d.Reason)
+		c.rules, c.decision = now, c.session.flow(now, c.subject())
+		if c.decision.Verdict != matcher.Allow {
+			c.refuse(statusForbidden, c.decision.Reason)
 			return
 		}
-		c.rules = now
 	}
 	c.list()
 	if c.direct {
