@@ -20,6 +20,9 @@ type Backend interface {
 	SetSession(ctx context.Context, id string, spec SessionSpec) (Receipt, error)
 	// DeleteSession cuts the session's flows, closes its listeners and forgets it.
 	DeleteSession(ctx context.Context, id string) (Receipt, error)
+	// DropListeners ends the service of a session's listeners but those of the set keep. Connections that were accepted,
+	// and queries that were received, are served to their end.
+	DropListeners(ctx context.Context, id string, keep uint64) error
 	Flows(ctx context.Context, id string) ([]Flow, error)
 	// Explain says what would happen to target, "host:port" or "host". It may look names up, but dials nothing and
 	// leaves no audit record.

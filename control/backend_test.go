@@ -22,6 +22,7 @@ type fakeBackend struct {
 	fail     error // answered by every method if set
 	sick     bool
 	specs    []SessionSpec // what SetSession was given, in order
+	kept     []uint64      // what DropListeners was given
 }
 
 func (b *fakeBackend) Health(context.Context) (Health, error) {
@@ -80,6 +81,16 @@ func (b *fakeBackend) DeleteSession(_ context.Context, id string) (Receipt, erro
 	}
 	delete(b.sessions, id)
 	return Receipt{Session: id, FlowsCut: 3}, b.fail
+}
+
+func (b *fakeBackend) DropListeners(_ context.Context, id string, keep uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.sessions[id]; !ok {
+		return NotFoundError(id)
+	}
+	b.kept = append(b.kept, keep)
+	return b.fail
 }
 
 func (b *fakeBackend) Flows(_ context.Context, id string) ([]Flow, error) {

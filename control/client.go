@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"strconv"
 )
 
 // DefaultDir holds the sockets where nothing else is said.
@@ -72,6 +73,13 @@ func (c *Client) SetSession(ctx context.Context, id string, spec SessionSpec) (R
 // DeleteSession ends a session and cuts its flows.
 func (c *Client) DeleteSession(ctx context.Context, id string) (Receipt, error) {
 	return perSession[Receipt](ctx, c, http.MethodDelete, id, "", nil)
+}
+
+// DropListeners ends the service of a session's listeners but those of the set keep, of all if that is 0. What was
+// accepted from them is served to its end.
+func (c *Client) DropListeners(ctx context.Context, id string, keep uint64) error {
+	_, err := perSession[struct{}](ctx, c, http.MethodDelete, id, "/listeners?keep="+strconv.FormatUint(keep, 10), nil)
+	return err
 }
 
 // Flows lists a session's open connections.

@@ -69,6 +69,11 @@ func TestClientAndHandler(t *testing.T) {
 	}
 	check(t, "metrics", text, "sluice_build_info 1\n")
 
+	if err := c.DropListeners(ctx, "s1", 1<<63); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "kept set", b.kept, []uint64{1 << 63})
+
 	receipt, err = c.DeleteSession(ctx, "s1")
 	if err != nil {
 		t.Fatal(err)

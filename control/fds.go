@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 )
@@ -25,23 +26,29 @@ const maxMessageBytes = 4 << 10
 // maxMessageFDs is how many descriptors can be received, and closed, with a message that should have one.
 const maxMessageFDs = 16
 
-// Received is a descriptor and what the sender says of it.
-type Received struct {
+// Descriptor is one that is passed, and what the sender says of it.
+type Descriptor struct {
 	Session string `json:"session"` // empty where the descriptor belongs to none
 	Kind    string `json:"kind"`
+	// Set tells the listeners of a session that were handed over together from those before and after. Numbers grow.
+	Set uint64 `json:"set,omitempty"`
+	// Explicit is, for [KindTCP], the loopback address in the container that is redirected to the listener for clients
+	// that are told of a proxy.
+	Explicit netip.AddrPort `json:"explicit,omitzero"`
 	// File is the receiver's to close. It is closed on exec.
 	File *os.File `json:"-"`
 }
 
-// SendListener passes f to the other side of conn, a "unixpacket" connection: one message with {"session","kind"}.
-// f stays the caller's, in the blocking mode that it had.
-func SendListener(conn *net.UnixConn, session, kind string, f *os.File) error {
-	text, err := json.Marshal(Received{Session: session, Kind: kind})
+// SendListener passes a descriptor to the other side of conn, a "unixpacket" connection: one message with the text in
+// JSON, which the receiver answers by [Acknowledge]. The file stays the caller's, in the blocking mode that it had.
+func SendListener(conn *net.UnixConn, d Descriptor) error {
+	kind, f := d.Kind, d.File
+	text, err := json.Marshal(d)
 	if err != nil {
 		return fmt.Errorf("send %s listener: %w", kind, err)
 	}
 	if len(text) > maxMessageBytes {
-		return fmt.Errorf("send %s listener: session id of %d bytes is too long", kind, len(session))
+		return fmt.Errorf("send %s listener: session id of %d bytes is too long", kind, len(d.Session))
 	}
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -66,16 +73,16 @@ func SendListener(conn *net.UnixConn, session, kind string, f *os.File) error {
 
 // ReceiveListener waits for one message of [SendListener]. Messages that are anything else are errors, and every
 // descriptor that came with them is closed. At the end of the connection the error is [io.EOF].
-func ReceiveListener(conn *net.UnixConn) (Received, error) {
+func ReceiveListener(conn *net.UnixConn) (Descriptor, error) {
 	text := make([]byte, maxMessageBytes)
 	control := make([]byte, syscall.CmsgSpace(4*maxMessageFDs))
 	// The runtime asks for MSG_CMSG_CLOEXEC: no child can inherit a descriptor in between.
 	n, controlLen, flags, _, err := conn.ReadMsgUnix(text, control)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return Received{}, fmt.Errorf("receive listener: %w", err)
+		return Descriptor{}, fmt.Errorf("receive listener: %w", err)
 	}
 	fds, err := descriptors(control[:controlLen])
-	var r Received
+	var r Descriptor
 	if err == nil {
 		r, err = parseMessage(text[:n], flags, len(fds))
 	}
@@ -84,16 +91,16 @@ func ReceiveListener(conn *net.UnixConn) (Received, error) {
 			syscall.Close(fd)
 		}
 		if err == io.EOF {
-			return Received{}, io.EOF
+			return Descriptor{}, io.EOF
 		}
-		return Received{}, fmt.Errorf("receive listener: %w", err)
+		return Descriptor{}, fmt.Errorf("receive listener: %w", err)
 	}
 	r.File = os.NewFile(uintptr(fds[0]), r.Kind+" of "+r.Session)
 	return r, nil
 }
 
 // parseMessage checks one message that came with so many descriptors.
-func parseMessage(text []byte, flags, fds int) (r Received, err error) {
+func parseMessage(text []byte, flags, fds int) (r Descriptor, err error) {
 	switch {
 	case len(text) == 0 && fds == 0:
 		return r, io.EOF
@@ -110,6 +117,10 @@ func parseMessage(text []byte, flags, fds int) (r Received, err error) {
 			return json.Unmarshal(value, &r.Session)
 		case "kind":
 			return json.Unmarshal(value, &r.Kind)
+		case "set":
+			return json.Unmarshal(value, &r.Set)
+		case "explicit":
+			return json.Unmarshal(value, &r.Explicit)
 		}
 		return fmt.Errorf("unknown field")
 	}); err != nil {
@@ -119,6 +130,54 @@ func parseMessage(text []byte, flags, fds int) (r Received, err error) {
 		return r, fmt.Errorf("no kind")
 	}
 	return r, nil
+}
+
+// acknowledgement answers a message of [SendListener].
+type acknowledgement struct {
+	Error string `json:"error,omitempty"`
+}
+
+// Acknowledge tells the sender of a descriptor that it is in use, or why not. Every message gets one answer, in order.
+func Acknowledge(conn *net.UnixConn, failure error) error {
+	var a acknowledgement
+	if failure != nil {
+		a.Error = failure.Error()
+	}
+	text, err := json.Marshal(a)
+	if err == nil && len(text) > maxMessageBytes {
+		text, err = json.Marshal(acknowledgement{Error: "refused; the reason is in the log of the proxy"})
+	}
+	if err == nil {
+		_, err = conn.Write(text)
+	}
+	if err != nil {
+		return fmt.Errorf("acknowledge a listener: %w", err)
+	}
+	return nil
+}
+
+// ErrNotTaken is what the other side said of a descriptor that it does not take.
+var ErrNotTaken = errors.New("the proxy refuses the descriptor")
+
+// ReadAcknowledgement waits for the answer to the oldest message of [SendListener] that has none yet. At the end of the
+// connection the error is [io.EOF].
+func ReadAcknowledgement(conn *net.UnixConn) error {
+	text := make([]byte, maxMessageBytes)
+	n, err := conn.Read(text)
+	if n == 0 && err == nil || errors.Is(err, io.EOF) {
+		return io.EOF // an empty message is the end of a "unixpacket" connection
+	}
+	if err != nil {
+		return fmt.Errorf("wait for acknowledgement: %w", err)
+	}
+	var a acknowledgement
+	if err := json.Unmarshal(text[:n], &a); err != nil {
+		return fmt.Errorf("acknowledgement: %w", err)
+	}
+	if a.Error != "" {
+		return fmt.Errorf("%w: %s", ErrNotTaken, a.Error)
+	}
+	return nil
 }
 
 // descriptors returns all that came in the control messages, also when some of these make no sense.

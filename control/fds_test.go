@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -51,7 +52,8 @@ func TestPassListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := pair(t)
-	if err := SendListener(a, "s1", KindTCP, f); err != nil {
+	explicit := netip.MustParseAddrPort("[::1]:9047")
+	if err := SendListener(a, Descriptor{Session: "s1", Kind: KindTCP, Set: 1 << 63, Explicit: explicit, File: f}); err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
@@ -60,8 +62,8 @@ func TestPassListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Session != "s1" || got.Kind != KindTCP {
-		t.Errorf("got %q %q", got.Session, got.Kind)
+	if got.Session != "s1" || got.Kind != KindTCP || got.Set != 1<<63 || got.Explicit != explicit {
+		t.Errorf("got %+v", got)
 	}
 	if flags, err := fcntl(got.File, syscall.F_GETFD); err != nil || flags&syscall.FD_CLOEXEC == 0 {
 		t.Errorf("descriptor flags %#x, %v: want close-on-exec", flags, err)
@@ -94,7 +96,7 @@ func TestPassListener(t *testing.T) {
 func TestSendKeepsNonBlocking(t *testing.T) {
 	r, _ := pipeEnds(t)
 	a, _ := pair(t)
-	if err := SendListener(a, "s1", KindTCP, r); err != nil {
+	if err := SendListener(a, Descriptor{Session: "s1", Kind: KindTCP, File: r}); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := r.SyscallConn()
@@ -120,7 +122,7 @@ func TestManyInOrder(t *testing.T) {
 	a, b := pair(t)
 	r, _ := pipeEnds(t)
 	for _, s := range []string{"s1", "s2", "s3"} {
-		if err := SendListener(a, s, KindUDP, r); err != nil {
+		if err := SendListener(a, Descriptor{Session: s, Kind: KindUDP, File: r}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,15 +192,35 @@ func TestBadMessages(t *testing.T) {
 func TestSendErrors(t *testing.T) {
 	a, b := pair(t)
 	r, _ := pipeEnds(t)
-	if err := SendListener(a, strings.Repeat("x", maxMessageBytes), KindTCP, r); err == nil {
+	if err := SendListener(a, Descriptor{Session: strings.Repeat("x", maxMessageBytes), Kind: KindTCP, File: r}); err == nil {
 		t.Error("a message that the receiver would refuse was sent")
 	}
 	b.Close()
-	if err := SendListener(a, "s1", KindTCP, r); !errors.Is(err, syscall.EPIPE) {
+	if err := SendListener(a, Descriptor{Session: "s1", Kind: KindTCP, File: r}); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("got %v, want EPIPE", err)
 	}
 	r.Close()
-	if err := SendListener(a, "s1", KindTCP, r); err == nil {
+	if err := SendListener(a, Descriptor{Session: "s1", Kind: KindTCP, File: r}); err == nil {
 		t.Error("a closed file was sent")
+	}
+}
+
+func TestAcknowledgements(t *testing.T) {
+	a, b := pair(t)
+	if err := errors.Join(Acknowledge(b, nil), Acknowledge(b, errors.New("no TCP")), Acknowledge(b, errors.New(strings.Repeat("x", maxMessageBytes)))); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if err := ReadAcknowledgement(a); err != nil {
+		t.Errorf("got %v, want none", err)
+	}
+	if err := ReadAcknowledgement(a); !errors.Is(err, ErrNotTaken) || !strings.Contains(err.Error(), "no TCP") {
+		t.Errorf("got %v, want a refusal that says why", err)
+	}
+	if err := ReadAcknowledgement(a); !errors.Is(err, ErrNotTaken) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if err := ReadAcknowledgement(a); err != io.EOF {
+		t.Errorf("got %v, want io.EOF", err)
 	}
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -22,6 +23,7 @@ var routes = []route{
 	{"/v1/sessions/{id}", http.MethodPut, setSession},
 	{"/v1/sessions/{id}/explain", http.MethodGet, explain},
 	{"/v1/sessions/{id}/flows", http.MethodGet, flows},
+	{"/v1/sessions/{id}/listeners", http.MethodDelete, dropListeners},
 }
 
 // Handler serves b by [Routes].
@@ -71,6 +73,14 @@ func setSession(b Backend, w http.ResponseWriter, req *http.Request) error {
 
 func deleteSession(b Backend, w http.ResponseWriter, req *http.Request) error {
 	return Answer(w)(b.DeleteSession(req.Context(), req.PathValue("id")))
+}
+
+func dropListeners(b Backend, w http.ResponseWriter, req *http.Request) error {
+	keep, err := strconv.ParseUint(req.URL.Query().Get("keep"), 10, 64)
+	if err != nil {
+		return &Error{Code: CodeInvalid, Message: "keep is missing or no number: add ?keep=SET, 0 to keep none"}
+	}
+	return Answer(w)(struct{}{}, b.DropListeners(req.Context(), req.PathValue("id"), keep))
 }
 
 func flows(b Backend, w http.ResponseWriter, req *http.Request) error {

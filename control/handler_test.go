@@ -73,6 +73,8 @@ func TestRequests(t *testing.T) {
 		{"delete-all", "DELETE", "/v1/sessions", "", 405, "GET is"},
 		{"no-session", "GET", "/v1/sessions/s1", "", 404, "no session"},
 		{"no-target", "GET", "/v1/sessions/s1/explain", "", 400, "?target="},
+		{"no-set", "DELETE", "/v1/sessions/s1/listeners", "", 400, "?keep="},
+		{"no-session-to-drop", "DELETE", "/v1/sessions/s1/listeners?keep=0", "", 404, "no session"},
 		{"empty-body", "PUT", "/v1/sessions/s1", "", 400, "not JSON"},
 		{"not-json", "PUT", "/v1/sessions/s1", "phase: run", 400, "not JSON"},
 		{"array", "PUT", "/v1/sessions/s1", "[]", 400, "want a JSON object"},

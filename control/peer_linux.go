@@ -32,6 +32,16 @@ func CheckPeerGroup(c *net.UnixConn, gid uint32) error {
 	return fmt.Errorf("peer has user id %d (process %d): only root, user id %d and the group %d may talk here", cred.Uid, cred.Pid, os.Geteuid(), gid)
 }
 
+// PeerProcess returns the process and user at the other end, as seen from the caller's namespaces; a process that cannot be
+// seen from there is 0. For an accepted connection it is who connected.
+func PeerProcess(c *net.UnixConn) (pid int, uid uint32, err error) {
+	cred, _, err := peer(c)
+	if err != nil {
+		return 0, 0, err
+	}
+	return int(cred.Pid), cred.Uid, nil
+}
+
 func mayTalk(peer, own uint32, others []uint32) bool {
 	return peer == 0 || peer == own || slices.Contains(others, peer)
 }

@@ -78,10 +78,14 @@ type SessionStatus struct {
 	Generation  uint64       `json:"generation"`
 	Digest      string       `json:"digest"`
 	Flows       int          `json:"flows"`
-	Listeners   []string     `json:"listeners,omitempty"` // their kinds and addresses
+	Listeners   []string     `json:"listeners,omitempty"` // their kinds and addresses; those that were dropped are not here
 	Source      *Source      `json:"source,omitempty"`    // the policy file, if one is followed
 	// Policies is every phase's policy by the phase's name; left out of lists of sessions.
 	Policies map[string]json.RawMessage `json:"policies,omitempty"`
+	// Upstreams, Never and Hosts are as in [SessionSpec]; left out of lists of sessions.
+	Upstreams []string            `json:"upstreams,omitempty"`
+	Never     []string            `json:"never,omitempty"`
+	Hosts     map[string][]string `json:"hosts,omitempty"`
 }
 
 // Source is the policy file that a session follows.

@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"net"
 
 	"golang.org/x/sys/unix"
 
+	"sluice/control"
 	"sluice/matcher"
 	"sluice/proxy/poll"
 )
@@ -23,8 +25,8 @@ type acceptor struct {
 // acceptTurn bounds how many clients are taken before those that are there have their turn.
 const acceptTurn = 64
 
-// listen serves what comes in on fd, a non-blocking listening TCP socket, which it takes over.
-func (s *Session) listen(fd int, how *redirection) error {
+// listen serves what comes in on fd, a non-blocking listening TCP socket at an address, which it takes over.
+func (s *Session) listen(fd int, at net.Addr, how *redirection) error {
 	w := s.server.workers[s.server.nextWorker()]
 	var failed error
 	s.switching.Lock()
@@ -36,7 +38,11 @@ func (s *Session) listen(fd int, how *redirection) error {
 			unix.Close(a.spare)
 			return
 		}
-		s.acceptors = append(s.acceptors, a)
+		kind := control.KindProxy
+		if how != nil {
+			kind = control.KindTCP
+		}
+		s.addLocked(kind, at, func(drain bool) { _ = w.Do(context.Background(), func() { a.stop(drain) }) })
 	})
 	if err != nil {
 		unix.Close(fd)
@@ -60,7 +66,7 @@ func (s *Session) ServeTCP(l *net.TCPListener) error {
 	// and a client that says nothing comes a second later.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
 	s.server.addOwn(l.Addr())
-	return s.listen(fd, nil)
+	return s.listen(fd, l.Addr(), nil)
 }
 
 // prepareListener sets what accepted sockets inherit (tcp(7)), which spares these calls for each of them.
@@ -84,19 +90,26 @@ func openSpare() int {
 
 // Ready implements [poll.Handler].
 func (a *acceptor) Ready(uint8, uint32) {
+	if a.take() {
+		a.worker.Again(a.token)
+	}
+}
+
+// take takes some of the clients that wait, and reports whether there may be more.
+func (a *acceptor) take() bool {
 	for range acceptTurn {
 		fd, err := acceptSocket(a.fd)
 		switch err {
 		case nil:
 		case unix.EAGAIN:
-			return
+			return false
 		case unix.EMFILE, unix.ENFILE:
 			if !a.turnAway() {
-				return // no descriptor came free; the next connection is the next event
+				return false // no descriptor came free; the next connection is the next event
 			}
 			continue
 		default:
-			return // the socket is gone
+			return false // the socket is gone
 		}
 		s := a.session
 		if s.server.connections.Load() >= s.server.config.MaxConnections {
@@ -109,7 +122,7 @@ func (a *acceptor) Ready(uint8, uint32) {
 			unix.Close(fd)
 		}
 	}
-	a.worker.Again(a.token)
+	return true
 }
 
 // turnAway answers a client although there is no descriptor for it, by giving up the spare one for the moment.

@@ -14,8 +14,6 @@ import (
 	"sluice/policy"
 )
 
-var _ control.Backend = (*Server)(nil)
-
 // Sessions implements [control.Backend].
 func (s *Server) Sessions(context.Context) ([]control.SessionStatus, error) {
 	all := []control.SessionStatus{}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sluice/control"
 	"sluice/matcher"
 	"sluice/policy"
 	"sluice/proxy/audit"
@@ -22,23 +23,28 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	server := s.names()
 	s.switching.Lock()
 	defer s.switching.Unlock()
-	ctx, cancel := context.WithCancel(s.server.context)
-	s.closing = append(s.closing, cancel)
-	serve := func(c interface{ Close() error }, serve func() error) {
+	ended, end := context.WithCancel(s.server.context)
+	s.closing = append(s.closing, end)
+	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context) error) {
+		s.server.addOwn(at)
+		ctx, stop := context.WithCancel(ended)
+		s.addLocked(kind, at, func(bool) { stop() })
 		s.server.running.Go(func() {
 			defer c.Close()
-			if err := serve(); err != nil && ctx.Err() == nil {
+			if err := serve(ctx); err != nil && ctx.Err() == nil {
 				s.server.log.Error("the DNS filter has stopped: restart the proxy", "session", s.label(), "error", err)
+			}
+			select { // for queries that are under way
+			case <-ended.Done():
+			case <-time.After(answerTime):
 			}
 		})
 	}
 	if udp != nil {
-		s.server.addOwn(udp.LocalAddr())
-		serve(udp, func() error { return server.ServeUDP(ctx, udp) })
+		serve(control.KindUDP, udp, udp.LocalAddr(), func(ctx context.Context) error { return server.ServeUDP(ctx, udp) })
 	}
 	if tcp != nil {
-		s.server.addOwn(tcp.Addr())
-		serve(tcp, func() error { return server.ServeTCP(ctx, tcp) })
+		serve("dns", tcp, tcp.Addr(), func(ctx context.Context) error { return server.ServeTCP(ctx, tcp) })
 	}
 }
 

@@ -34,7 +34,7 @@ func (r *rig) redirect(to string) {
 		destination = netip.MustParseAddrPort(to)
 	}
 	how := &redirection{own: own, original: func(int) (netip.AddrPort, error) { return destination, nil }}
-	if err := r.session.listen(fd, how); err != nil {
+	if err := r.session.listen(fd, l.Addr(), how); err != nil {
 		r.Fatal(err)
 	}
 	r.address = own.String()

@@ -39,7 +39,8 @@ type Session struct {
 
 	switching sync.Mutex // one switch at a time; guards what follows
 	staged    [policy.PhaseCount]staged
-	acceptors []*acceptor
+	set       uint64 // the number of the newest
+	listeners []listening
 	unfollow  context.CancelFunc // ends the look-ups of denied hosts
 	condition control.SessionState
 	problem   string
@@ -251,6 +252,9 @@ func (s *Session) status(withPolicies bool) control.SessionStatus {
 		about := (*source).Status()
 		status.Source = &about
 	}
+	for _, l := range s.listeners {
+		status.Listeners = append(status.Listeners, l.about)
+	}
 	if withPolicies && s.staged[0].set != nil {
 		status.Policies = policiesJSON(s.staged)
 	}
@@ -261,10 +265,10 @@ func (s *Session) status(withPolicies bool) control.SessionStatus {
 func (s *Session) close() {
 	s.switching.Lock()
 	defer s.switching.Unlock()
-	for _, a := range s.acceptors {
-		_ = a.worker.Do(context.Background(), a.close)
+	for _, l := range s.listeners {
+		l.stop(false)
 	}
-	s.acceptors = nil
+	s.listeners = nil
 	for _, f := range s.closing {
 		f()
 	}

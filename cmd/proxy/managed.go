@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -77,16 +76,19 @@ func (m *managed) receive(ctx context.Context, path string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		err = m.take(ctx, r)
+		refusal := m.take(ctx, r)
 		r.File.Close() // what is in use is a duplicate
-		if err != nil {
-			m.log.Error("a descriptor from the controller is refused", "session", r.Session, "kind", r.Kind, "error", err)
+		if refusal != nil {
+			m.log.Error("a descriptor from the controller is refused", "session", r.Session, "kind", r.Kind, "error", refusal)
+		}
+		if err := control.Acknowledge(conn, refusal); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
 }
 
 // take puts a descriptor to its use.
-func (m *managed) take(ctx context.Context, r control.Received) error {
+func (m *managed) take(ctx context.Context, r control.Descriptor) error {
 	switch r.Kind {
 	case control.KindControl:
 		l, err := listener[*net.UnixListener](r.File)
@@ -119,10 +121,11 @@ func (m *managed) take(ctx context.Context, r control.Received) error {
 			l.Close()
 			return err
 		}
+		session.Set(r.Set)
 		if r.Kind == control.KindProxy {
 			return session.ServeTCP(l)
 		}
-		return session.ServeRedirected(l, netip.AddrPort{}) // clients of an explicit proxy ask for the listener itself
+		return session.ServeRedirected(l, r.Explicit)
 	case control.KindUDP:
 		c, err := net.FilePacketConn(r.File)
 		if err != nil {
@@ -138,6 +141,7 @@ func (m *managed) take(ctx context.Context, r control.Received) error {
 			udp.Close()
 			return err
 		}
+		session.Set(r.Set)
 		session.ServeDNS(udp, nil)
 		return nil
 	}

@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -66,11 +69,50 @@ func (c *controller) accept() *net.UnixConn {
 	return conn
 }
 
-func (c *controller) send(conn *net.UnixConn, session, kind string, f *os.File) {
+// send hands a descriptor over and returns what the proxy says of it.
+func (c *controller) send(conn *net.UnixConn, d control.Descriptor) error {
 	c.Helper()
-	if err := control.SendListener(conn, session, kind, f); err != nil {
+	if err := control.SendListener(conn, d); err != nil {
 		c.Fatal(err)
 	}
+	return control.ReadAcknowledgement(conn)
+}
+
+func (c *controller) hand(conn *net.UnixConn, session, kind string, set uint64, f *os.File) {
+	c.Helper()
+	if err := c.send(conn, control.Descriptor{Session: session, Kind: kind, Set: set, File: f}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// tcp is a listener and its descriptor.
+func (c *controller) tcp() (address string, f *os.File) {
+	c.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String(), c.file(l.(*net.TCPListener))
+}
+
+func (c *controller) udp() (address string, f *os.File) {
+	c.Helper()
+	u, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer u.Close()
+	return u.LocalAddr().String(), c.file(u.(*net.UDPConn))
+}
+
+// everywhere is one policy for all phases.
+func everywhere(policy string) map[string]json.RawMessage {
+	policies := map[string]json.RawMessage{}
+	for _, phase := range []string{"baseline", "run", "evaluation"} {
+		policies[phase] = json.RawMessage(policy)
+	}
+	return policies
 }
 
 func TestManaged(t *testing.T) {
@@ -79,43 +121,32 @@ func TestManaged(t *testing.T) {
 	conn := c.accept()
 	client := &control.Client{Dir: c.dir}
 
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer udp.Close()
-	c.send(conn, "", control.KindControl, c.control)
-	c.send(conn, "s1", control.KindProxy, c.file(tcp.(*net.TCPListener)))
-	c.send(conn, "s1", control.KindUDP, c.file(udp.(*net.UDPConn)))
-	redirected, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer redirected.Close()
-	c.send(conn, "s1", control.KindTCP, c.file(redirected.(*net.TCPListener)))
+	tcp, tcpFile := c.tcp()
+	udp, udpFile := c.udp()
+	_, redirected := c.tcp()
+	c.hand(conn, "", control.KindControl, 0, c.control)
+	c.hand(conn, "s1", control.KindProxy, 1, tcpFile)
+	c.hand(conn, "s1", control.KindUDP, 1, udpFile)
+	c.hand(conn, "s1", control.KindTCP, 1, redirected)
 	// What makes no sense is refused, and the rest goes on.
-	c.send(conn, "s1", control.KindTCP, c.file(udp.(*net.UDPConn)))
-	c.send(conn, "s1", "made-up", c.file(udp.(*net.UDPConn)))
-	c.send(conn, "../s1", control.KindTCP, c.file(tcp.(*net.TCPListener)))
-	p.until("three refusals", func() bool { return strings.Count(p.stderr.String(), "is refused") == 3 })
+	for _, d := range []control.Descriptor{
+		{Session: "s1", Kind: control.KindTCP, File: udpFile},
+		{Session: "s1", Kind: "made-up", File: udpFile},
+		{Session: "../s1", Kind: control.KindTCP, File: tcpFile},
+	} {
+		if err := c.send(conn, d); !errors.Is(err, control.ErrNotTaken) {
+			t.Errorf("%s of %s: got %v, want a refusal", d.Kind, d.Session, err)
+		}
+	}
 
 	// A session without a rule set refuses everything.
 	origin := echo(t).String()
-	connect(t, tcp.Addr().String(), origin, "").want(403)
-	policies := map[string]json.RawMessage{}
-	for _, phase := range []string{"baseline", "run", "evaluation"} {
-		policies[phase] = json.RawMessage(allow(origin))
-	}
-	if _, err := client.SetSession(t.Context(), "s1", control.SessionSpec{Generation: 5, Container: "web", ContainerID: "0123", Policies: policies}); err != nil {
+	connect(t, tcp, origin, "").want(403)
+	if _, err := client.SetSession(t.Context(), "s1", control.SessionSpec{Generation: 5, Container: "web", ContainerID: "0123", Policies: everywhere(allow(origin))}); err != nil {
 		t.Fatal(err)
 	}
-	open := connect(t, tcp.Addr().String(), origin, "").want(200)
-	answer, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("other.test.", dns.TypeA), udp.LocalAddr().String())
+	open := connect(t, tcp, origin, "").want(200)
+	answer, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("other.test.", dns.TypeA), udp)
 	if err != nil || answer.Rcode != dns.RcodeNameError {
 		t.Errorf("dns: %v, %v", answer, err)
 	}
@@ -124,11 +155,35 @@ func TestManaged(t *testing.T) {
 	conn.Close()
 	conn = c.accept()
 	open.ping()
-	c.send(conn, "", control.KindControl, c.control)
+	c.hand(conn, "", control.KindControl, 0, c.control)
 	p.until("the control socket again", func() bool {
 		all, err := client.Sessions(t.Context())
 		return err == nil && len(all) == 1 && all[0].Generation == 5 && all[0].Flows == 1
 	})
+
+	// It hands other listeners over, and takes the old ones back: they serve whoever is there, and nobody new.
+	again, againFile := c.tcp()
+	udpAgain, udpAgainFile := c.udp()
+	c.hand(conn, "s1", control.KindProxy, 2, againFile)
+	c.hand(conn, "s1", control.KindUDP, 2, udpAgainFile)
+	for _, f := range []*os.File{tcpFile, redirected} {
+		f.Close() // the proxy has the only descriptors now
+	}
+	if err := client.DropListeners(t.Context(), "s1", 2); err != nil {
+		t.Fatal(err)
+	}
+	open.ping()
+	if c, err := net.Dial("tcp", tcp); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a listener that was dropped: %v, %v", c, err)
+	}
+	connect(t, again, origin, "").want(200).ping()
+	if answer, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("other.test.", dns.TypeA), udpAgain); err != nil || answer.Rcode != dns.RcodeNameError {
+		t.Errorf("dns: %v, %v", answer, err)
+	}
+	status, err := client.Session(t.Context(), "s1")
+	if want := []string{"proxy " + again, "udp " + udpAgain}; err != nil || !slices.Equal(status.Listeners, want) {
+		t.Errorf("listeners %v, %v: want %v", status.Listeners, err, want)
+	}
 	if _, err := client.DeleteSession(t.Context(), "s1"); err != nil {
 		t.Fatal(err)
 	}
