@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,15 +37,16 @@ func busyListener(t *testing.T, serve func(net.Conn)) (port string, free func())
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { filler.Close() })
-	done := make(chan struct{})
-	freed := false
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		serving.Wait()
+		unix.Close(fd)
+	})
 	free = func() {
-		freed = true
-		go func() {
-			defer close(done)
-			defer unix.Close(fd)
+		serving.Go(func() {
 			for range 2 {
-				c, _, err := unix.Accept(fd)
+				c, from, err := unix.Accept(fd)
 				if err != nil {
 					return
 				}
@@ -52,21 +54,13 @@ func busyListener(t *testing.T, serve func(net.Conn)) (port string, free func())
 				if err != nil {
 					return
 				}
-				if conn.RemoteAddr().String() != filler.LocalAddr().String() {
+				if from.(*unix.SockaddrInet4).Port != filler.LocalAddr().(*net.TCPAddr).Port {
 					serve(conn)
 				}
 				conn.Close()
 			}
-		}()
+		})
 	}
-	t.Cleanup(func() {
-		if !freed {
-			unix.Close(fd)
-			return
-		}
-		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-		<-done
-	})
 	return port, free
 }
 
