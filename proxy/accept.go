@@ -19,7 +19,8 @@ type acceptor struct {
 	how     *redirection // nil for clients that know that they talk to a proxy
 	fd      int
 	token   poll.Token
-	spare   int // a descriptor to give up when there are no more, so that a client can be told
+	spare   int // a descriptor to give up when there are no more, so that a client can be told; -1 if it is gone
+	pause   poll.Timer
 }
 
 // acceptTurn bounds how many clients are taken before those that are there have their turn.
@@ -104,12 +105,18 @@ func (a *acceptor) take() bool {
 		case unix.EAGAIN:
 			return false
 		case unix.EMFILE, unix.ENFILE:
-			if !a.turnAway() {
-				return false // no descriptor came free; the next connection is the next event
+			if a.turnAway() {
+				continue
 			}
-			continue
+			a.worker.pauses.Start(&a.pause, a)
+			return false
+		case unix.ENOBUFS, unix.ENOMEM:
+			a.worker.pauses.Start(&a.pause, a)
+			return false
+		case unix.EBADF, unix.EINVAL, unix.ENOTSOCK:
+			return false // it listens no more
 		default:
-			return false // the socket is gone
+			continue // what befell one client on its way here (accept(2))
 		}
 		s := a.session
 		if s.server.connections.Load() >= s.server.config.MaxConnections {
@@ -125,10 +132,13 @@ func (a *acceptor) take() bool {
 	return true
 }
 
-// turnAway answers a client although there is no descriptor for it, by giving up the spare one for the moment.
+// turnAway answers a client although there is no descriptor for it, by giving up the spare one for the moment. It
+// reports false if another took that in between.
 func (a *acceptor) turnAway() bool {
 	if a.spare < 0 {
-		return false
+		if a.spare = openSpare(); a.spare < 0 {
+			return false
+		}
 	}
 	unix.Close(a.spare)
 	fd, err := acceptSocket(a.fd)
@@ -154,7 +164,8 @@ func (a *acceptor) busy(fd int) {
 }
 
 func (a *acceptor) close() {
-	a.worker.Remove(a.token)
+	a.pause.Stop()
+	a.worker.Detach(a.token, a.fd) // others may have the socket too
 	unix.Close(a.fd)
 	if a.spare >= 0 {
 		unix.Close(a.spare)

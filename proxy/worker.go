@@ -38,6 +38,7 @@ type worker struct {
 	lingers  *poll.Queue // a refused client has time to read why
 	silences *poll.Queue // a redirected client must say something
 	settles  *poll.Queue // a tunnel that lasts gets keep-alive probes
+	pauses   *poll.Queue // clients wait that could not be accepted
 }
 
 func newWorker(s *Server, index int) (*worker, error) {
@@ -52,6 +53,7 @@ func newWorker(s *Server, index int) (*worker, error) {
 	w.lingers = w.NewQueue(lingerTime, func(o any) { o.(*conn).close() })
 	w.silences = w.NewQueue(silentTime, func(o any) { o.(*conn).silent() })
 	w.settles = w.NewQueue(settleTime, func(o any) { o.(*conn).settled() })
+	w.pauses = w.NewQueue(pauseTime, func(o any) { o.(*acceptor).Ready(0, 0) })
 	return w, nil
 }
 
@@ -62,6 +64,9 @@ const (
 	lingerTime = 2 * time.Second
 	// settleTime is the age at which a tunnel's upstream gets keep-alive probes; most tunnels never reach it.
 	settleTime = 30 * time.Second
+	// pauseTime is how long clients wait when there was neither a descriptor nor memory to accept them with. The queue
+	// tells of new clients only, so it must be looked at again.
+	pauseTime = 20 * time.Millisecond
 )
 
 func (w *worker) buffer() []byte {

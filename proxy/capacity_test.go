@@ -1,0 +1,159 @@
+package proxy
+
+import (
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/proxy/poll"
+)
+
+// sockets makes sockets that connect without another descriptor.
+func sockets(t *testing.T, n int) (all []int) {
+	t.Helper()
+	for range n {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		all = append(all, fd)
+	}
+	return all
+}
+
+// ask connects and sends a request.
+func ask(t *testing.T, fd int, proxy, request string) {
+	t.Helper()
+	to := netip.MustParseAddrPort(proxy)
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(fd, []byte(request)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answer reads the status of an answer, without a descriptor more.
+func answer(t *testing.T, fd int) string {
+	t.Helper()
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 4096)
+	n, err := unix.Read(fd, b)
+	if err != nil || n < 12 {
+		t.Fatalf("answer %q, %v", b[:max(n, 0)], err)
+	}
+	return string(b[9:12])
+}
+
+// useUp lets the process have no descriptor more until the function that it returns is called.
+func useUp(t *testing.T) (free func()) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	free = func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(free)
+	// The lowest free descriptor is the limit; those above it stay open.
+	lowest, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(lowest)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(lowest), Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	return free
+}
+
+// Case L-34: whoever cannot be served is told, whatever it is that there is none of.
+func TestNoDescriptorLeft(t *testing.T) {
+	const request = "CONNECT evil.test:1 HTTP/1.1\r\n\r\n"
+	r := start(t, allow("127.0.0.1"), Config{Workers: 1})
+	clients := sockets(t, 5)
+	free := useUp(t)
+	for range 2 { // the spare descriptor can be given up again and again
+		ask(t, clients[0], r.address, request)
+		if status := answer(t, clients[0]); status != "503" {
+			t.Errorf("%s, want 503", status)
+		}
+		clients = clients[1:]
+	}
+	// Another thread may take the spare one at the wrong moment. Then clients wait until there is one.
+	acceptor := r.acceptor()
+	if err := r.server.workers[0].Do(t.Context(), func() {
+		unix.Close(acceptor.spare)
+		acceptor.spare = -1
+	}); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(taken)
+	for _, c := range clients {
+		ask(t, c, r.address, request)
+	}
+	if err := r.server.workers[0].Do(t.Context(), func() {}); err != nil {
+		t.Fatal(err)
+	}
+	free()
+	for _, c := range clients {
+		if status := answer(t, c); status != "403" {
+			t.Errorf("%s, want 403", status)
+		}
+	}
+}
+
+// acceptor is that of the only listener.
+func (r *rig) acceptor() (a *acceptor) {
+	r.Helper()
+	w := r.server.workers[0]
+	if err := w.Do(r.Context(), func() {
+		w.Each(func(h poll.Handler) {
+			if one, ok := h.(*acceptor); ok {
+				a = one
+			}
+		})
+	}); err != nil {
+		r.Fatal(err)
+	}
+	return a
+}
+
+// Case L-34: more clients than are allowed at one time.
+func TestMaxConnections(t *testing.T) {
+	port := listen(t, echo)
+	r := start(t, allow("127.0.0.1"), Config{Workers: 1, MaxConnections: 3})
+	var open []client
+	for range 3 {
+		c, _ := r.connect("127.0.0.1:"+port, "")
+		wantEcho(t, c, "\x00")
+		open = append(open, c)
+	}
+	for range 10 {
+		c, response := r.connect("127.0.0.1:"+port, "")
+		wantRefused(t, response, http.StatusServiceUnavailable, reasonCapacity)
+		c.Close()
+	}
+	for _, c := range open {
+		wantEcho(t, c, "still there")
+		c.Close()
+	}
+	r.wantConnections(0)
+	c, response := r.connect("127.0.0.1:"+port, "")
+	if response.StatusCode != http.StatusOK {
+		t.Fatal(response.Status)
+	}
+	wantEcho(t, c, "\x00")
+}
