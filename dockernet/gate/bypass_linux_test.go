@@ -63,10 +63,7 @@ func udpTo(port uint16) func(string) []byte {
 // sendUDP uses a plain socket, bound to an interface if one is given.
 func sendUDP(to netip.AddrPort, device string, prepare ...func(int) error) func(string) error {
 	return func(text string) error {
-		family, address := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: [4]byte(to.Addr().AsSlice()[:4])})
-		if to.Addr().Is6() {
-			family, address = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
-		}
+		family, address := socketAddress(to)
 		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -32,6 +32,15 @@ func account(s *Spec) []rule {
 }
 
 var (
+	// With its own addresses only, nothing that the workload sends can be made to look like the reply to something
+	// that came from outside. Later packets belong to a connection whose first one was looked at here. An answer to a
+	// false source would go there, with what the packet holds.
+	ownSource = rule{is(ctState, anyOf{"invalid", "new", "untracked"}), not(fibSource, word("local")), to(swallowChain)}
+	// The reset of a socket that was destroyed must reach the other end.
+	reset = rule{masked{tcpFlags, 7, []word{"fin", "syn", "rst"}, false, word("rst")},
+		is(ctState, anyOf{"established", "related"}), jump(resetsChain)}
+	ownLoopback = rule{is(oifname, name("lo")), is(fibDestination, word("local")), accept}
+
 	refuse    = to(refuseChain)
 	loopback4 = network(netip.MustParsePrefix("127.0.0.0/8"))
 	loopback6 = network(netip.PrefixFrom(netip.IPv6Loopback(), 128))
@@ -86,6 +95,7 @@ func quiet() []rule {
 func forListeners(l Listeners) []chain {
 	proxy := chain{name: proxyChain}
 	sealed := chain{name: sealedChain, rules: []rule{
+		append(rule{is(oifname, name("lo"))}, reset...), // those that answer what is refused here
 		{is(ctStatus, anyOf{"dnat"}), refuse},
 		{is(ipDestination, network(single(engineResolver))), refuse},
 	}}
@@ -113,9 +123,7 @@ func forListeners(l Listeners) []chain {
 			rule{is(to.family.destination(), loopback), is(at, number(to.port)), refuse},
 			rule{is(to.family.source(), loopback), is(from, number(to.port)), refuse})
 	}
-	sealed.rules = append(sealed.rules,
-		rule{is(oifname, name("lo")), is(fibSource, word("local")), is(fibDestination, word("local")), accept},
-		rule{refuse})
+	sealed.rules = append(sealed.rules, ownSource, ownLoopback, rule{refuse})
 	return []chain{proxy, sealed}
 }
 

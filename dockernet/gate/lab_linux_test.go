@@ -36,7 +36,7 @@ const (
 	udpService = 9001
 )
 
-// outsideRules send everything to two services, and remember who was asked.
+// outsideRules send everything but UDP port 9 to two services, and remember who was asked.
 const outsideRules = `
 table inet outside {
 	set seen4 { type ipv4_addr; size 65535; flags dynamic; }
@@ -47,6 +47,7 @@ table inet outside {
 		icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld2-listener-report } accept
 		add @seen4 { ip daddr }
 		add @seen6 { ip6 daddr }
+		udp dport 9 drop
 	}
 	chain divert {
 		type nat hook prerouting priority -100; policy accept;
@@ -166,7 +167,7 @@ func (l *lab) listen(t testing.TB) Listeners {
 	return Listeners{TCP4: s.TCP4.Port, UDP4: s.UDP4.Port, TCP6: s.TCP6.Port, UDP6: s.UDP6.Port}
 }
 
-// serveTCP says its name on every connection, and then again for every byte that comes.
+// serveTCP answers every byte with its name.
 func serveTCP(t testing.TB, l net.Listener, name string) {
 	t.Cleanup(func() { l.Close() })
 	go func() {
@@ -179,10 +180,10 @@ func serveTCP(t testing.TB, l net.Listener, name string) {
 				defer c.Close()
 				buffer := make([]byte, 1)
 				for {
-					if _, err := c.Write([]byte(name + "\n")); err != nil {
+					if _, err := c.Read(buffer); err != nil {
 						return
 					}
-					if _, err := c.Read(buffer); err != nil {
+					if _, err := c.Write([]byte(name + "\n")); err != nil {
 						return
 					}
 				}

@@ -125,6 +125,14 @@ func sendRaw(packet []byte, prepare func(fd int) error) error {
 	return unix.Sendto(fd, packet, 0, to)
 }
 
+// socketAddress returns the family and the address for a socket.
+func socketAddress(a netip.AddrPort) (family int, address unix.Sockaddr) {
+	if a.Addr().Is4() {
+		return unix.AF_INET, &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
 func toDevice(name string) func(int) error {
 	return func(fd int) error { return unix.BindToDevice(fd, name) }
 }

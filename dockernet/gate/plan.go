@@ -262,16 +262,11 @@ func (b *builder) common() {
 		rules = append(rules, rule{is(l4proto, word("ipv6-icmp")), jump(b.neighbours())})
 	}
 	rules = append(rules,
-		// With its own addresses only, nothing can be made to look like the reply to something that came from
-		// outside. Later packets belong to a connection whose first one was looked at here. An answer would go to
-		// that source, with what the packet holds.
-		rule{is(ctState, anyOf{"invalid", "new", "untracked"}), not(fibSource, word("local")), to(swallowChain)},
-		// The reset of a socket that was destroyed must reach the other end.
-		rule{masked{tcpFlags, 7, []word{"fin", "syn", "rst"}, false, word("rst")},
-			is(ctState, anyOf{"established", "related"}), jump(resetsChain)},
+		ownSource,
+		reset,
 		// What nat has redirected does not have this destination any more. The rest is what nat does not look at.
 		rule{is(ipDestination, network(single(engineResolver))), refuse},
-		rule{is(oifname, name("lo")), is(fibDestination, word("local")), accept},
+		ownLoopback,
 	)
 	// The interface is the one from before the redirect, so that this is not covered by the rule above.
 	for _, f := range b.families() {

@@ -7,12 +7,15 @@
 package netnstest
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -70,6 +73,14 @@ func New(t testing.TB) *Namespace {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.Namespace.Close() })
+	n.Run(t, func() error {
+		// No duplicate address detection: addresses are usable at once.
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // no IPv6 in this kernel
+		}
+		return err
+	})
 	h := n.Handle(t)
 	lo, err := h.LinkByName("lo")
 	if err == nil {
@@ -107,12 +118,17 @@ type End struct {
 	Addresses []netip.Prefix // each with the length of the on-link prefix
 }
 
+var linkNumber atomic.Int32
+
 // Link joins two namespaces by a veth pair that is up, with its addresses ready for use.
 func Link(t testing.TB, a, b End) {
 	t.Helper()
 	h := a.In.Handle(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = a.Name
+	// Where both ends had the same number, the kernel would take up to a second to see that the link is up
+	// (linkwatch_urgent_event in net/core/link_watch.c), and IPv6 waits for that.
+	attrs.Index = 1000 + int(linkNumber.Add(1))
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: b.Name, PeerNamespace: netlink.NsFd(b.In.file.Fd())}
 	if err := h.LinkAdd(veth); err != nil {
 		t.Fatalf("make link %s to %s: %v", a.Name, b.Name, err)
@@ -131,8 +147,7 @@ func (e End) up(t testing.TB) error {
 		return err
 	}
 	for _, p := range e.Addresses {
-		// No duplicate address detection: the address is usable at once.
-		if err := h.AddrAdd(link, &netlink.Addr{IPNet: IPNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
+		if err := h.AddrAdd(link, &netlink.Addr{IPNet: IPNet(p)}); err != nil {
 			return fmt.Errorf("address %v: %w", p, err)
 		}
 	}
