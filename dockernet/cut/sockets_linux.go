@@ -1,0 +1,109 @@
+package cut
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket diagnostics, linux/sock_diag.h and linux/inet_diag.h; sock_diag(7) describes the reading part.
+const (
+	tcpDiagGetSock   = 18
+	sockDiagByFamily = 20
+	sockDestroy      = 21
+
+	// The states of sockets, include/net/tcp_states.h.
+	stateFinWait2 = 5
+	stateTimeWait = 6
+	stateClose    = 7
+	stateListen   = 10
+
+	oldRequestBytes = 4 + idBytes + 8 // inet_diag_req, with the states
+	oldStatesOffset = 4 + idBytes
+
+	requestBytes = 8 + idBytes      // inet_diag_req_v2
+	idBytes      = 48               // inet_diag_sockid
+	inodeOffset  = 4 + idBytes + 16 // in inet_diag_msg, whose last field it is
+	messageBytes = inodeOffset + 4
+)
+
+// socket is one inside the namespace that has a remote address.
+type socket struct {
+	protocol uint8
+	family   uint8
+	id       [idBytes]byte // with the cookie, so that it can mean no other socket
+	flow
+}
+
+// flow is what the container's packets of a connection carry, or those of the other side.
+type flow struct{ source, destination netip.AddrPort }
+
+// sockets lists those that have a remote address and are not loopback's, and tells whether there are others that take
+// datagrams from anyone.
+func (c *conn) sockets() (connected []socket, receivers bool, err error) {
+	each := func(protocol uint8) func([]byte) error {
+		return func(b []byte) error {
+			if len(b) < messageBytes {
+				return errShort
+			}
+			s := socket{protocol: protocol, family: b[0], id: [idBytes]byte(b[4:])}
+			s.source, s.destination = s.end(0), s.end(1)
+			switch {
+			case s.source.Addr().IsLoopback() || s.destination.Addr().IsLoopback():
+			case s.destination.Port() == 0:
+				receivers = receivers || protocol == unix.IPPROTO_UDP
+			case b[1] == stateFinWait2 && binary.NativeEndian.Uint32(b[inodeOffset:]) == 0:
+				// Nobody has it: it is in TIME_WAIT under another name, takes no data and cannot be destroyed.
+			default:
+				connected = append(connected, s)
+			}
+			return nil
+		}
+	}
+	// The older request lists both families in one walk of the kernel's table, which has 262,144 slots and more.
+	request := make([]byte, oldRequestBytes)
+	binary.NativeEndian.PutUint32(request[oldStatesOffset:], ^uint32(1<<stateTimeWait|1<<stateClose|1<<stateListen))
+	if err := c.dump(tcpDiagGetSock, request, each(unix.IPPROTO_TCP)); err != nil {
+		return nil, false, fmt.Errorf("list TCP sockets: %w", err)
+	}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		request := make([]byte, requestBytes)
+		request[0], request[1] = family, unix.IPPROTO_UDP
+		binary.NativeEndian.PutUint32(request[4:], ^uint32(0))
+		if err := c.dump(sockDiagByFamily, request, each(unix.IPPROTO_UDP)); err != nil {
+			return nil, false, fmt.Errorf("list UDP sockets: %w", err)
+		}
+	}
+	return connected, receivers, nil
+}
+
+// end returns the local (0) or the remote (1) end.
+func (s *socket) end(which int) netip.AddrPort {
+	port := binary.BigEndian.Uint16(s.id[2*which:])
+	address := s.id[4+16*which:]
+	if s.family == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(address)), port)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(address)).Unmap(), port)
+}
+
+// destroy ends sockets: TCP sends a reset, and the application gets ECONNABORTED.
+func (c *conn) destroy(sockets []socket) (int, error) {
+	requests := make([][]byte, len(sockets))
+	for i, s := range sockets {
+		r := make([]byte, 8, requestBytes)
+		r[0], r[1] = s.family, s.protocol
+		binary.NativeEndian.PutUint32(r[4:], ^uint32(0))
+		requests[i] = append(r, s.id[:]...)
+	}
+	n, err := c.perform(sockDestroy, requests)
+	if err == unix.EOPNOTSUPP {
+		err = fmt.Errorf("%w: the kernel is built without INET_DIAG_DESTROY", err)
+	}
+	if err != nil {
+		return n, fmt.Errorf("destroy sockets: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,48 @@
+package cut
+
+import (
+	"net/netip"
+
+	"sluice/dockernet/netns"
+)
+
+// Spec says which connections end. Its functions must agree with the rules that are in force already, or what was cut
+// could be opened again; they are called from one goroutine at a time.
+type Spec struct {
+	// Refused reports whether the rules refuse what the container sends straight to a destination, which is never
+	// one of its own addresses. The protocol is IP's number (unix.IPPROTO_TCP); the port is 0 where it has none.
+	// IPv4 addresses are in their own form.
+	Refused func(destination netip.AddrPort, protocol uint8) bool
+	// RefusedInbound reports whether the rules refuse connections that were opened from an address outside of the
+	// container. If it is nil they all go on.
+	RefusedInbound func(source netip.Addr) bool
+	// Addresses are those of the container. On the host, nothing that has another address is touched.
+	Addresses []netip.Addr
+	// Host is the namespace of the container's bridges, nil for the one that this process runs in.
+	Host *netns.Namespace
+}
+
+func (s *Spec) refusedInbound(source netip.Addr) bool {
+	return s.RefusedInbound != nil && s.RefusedInbound(source)
+}
+
+// Report is what was done and what is left.
+type Report struct {
+	// Sockets were destroyed, of TCP and of UDP.
+	Sockets int
+	// Entries of conntrack were deleted in the namespace, and HostEntries on the host.
+	Entries, HostEntries int
+	// Kept and Inbound are what goes on: TCP connections and connected UDP sockets of the direct plane, from the
+	// container and into it.
+	Kept, Inbound int
+	// Swept is set if entries that no socket stands for are deleted as well, see [Sweep].
+	Swept bool
+}
+
+func (r *Report) add(o Report) {
+	r.Sockets += o.Sockets
+	r.Entries += o.Entries
+	r.HostEntries += o.HostEntries
+	r.Kept += o.Kept
+	r.Inbound += o.Inbound
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package cut
+
+import (
+	"errors"
+
+	"sluice/dockernet/netns"
+)
+
+func Cut(*netns.Namespace, Spec) (Report, error)   { return Report{}, errors.ErrUnsupported }
+func Sweep(*netns.Namespace, Spec) (Report, error) { return Report{}, errors.ErrUnsupported }
