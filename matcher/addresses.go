@@ -12,73 +12,50 @@ import (
 
 // addresses are the address and network targets of a policy.
 type addresses struct {
-	// targets in the order of the policy.
 	targets []policy.Target
-	// runs and the table that leads to them: the longest prefix that covers an address gives the first run to look
-	// at, and next leads on to all that cover it.
-	runs  []run
-	table bart.Table[int32]
+	spans   []span            // of targets
+	table   bart.Table[int32] // leads from a prefix to its first span
 	// every and ports tell whether any target covers a port.
 	every bool
 	ports *[1 << 16 / 64]uint64
 }
 
-// run is a range of targets that have one spelling of one prefix. Ports ascend in it.
-type run struct {
+// span is a range of targets that have one spelling of one prefix. Ports ascend in it.
+type span struct {
 	first, end int32
-	next       int32 // a run with the same prefix or else with the next shorter one, or noRun
-	single     bool  // the prefix is one address
+	next       int32 // another spelling of the prefix, or noSpan
 }
 
-const noRun = -1
+const noSpan = -1
 
-// newAddresses takes the addresses and networks out of targets, which are sorted by host and port.
-func newAddresses(all []policy.Target) (*addresses, error) {
+// newAddresses takes those targets that are addresses and networks, by host.
+func newAddresses(targets []policy.Target, hosts []span) (*addresses, error) {
 	a := new(addresses)
 	n := 0
-	for i := range all {
-		if !all[i].Kind.IsName() {
-			n++
-		}
-	}
-	if n == 0 {
-		return a, nil
+	for _, h := range hosts {
+		n += int(h.end - h.first)
 	}
 	a.targets = make([]policy.Target, 0, n)
-	for i := range all {
-		if !all[i].Kind.IsName() {
-			a.targets = append(a.targets, all[i])
-		}
-	}
-	targets := a.targets
-	for i := 0; i < len(targets); {
-		t := &targets[i]
-		if t.Prefix != t.Prefix.Masked() || !t.Prefix.IsValid() || t.Prefix.Addr().Is4In6() {
-			return nil, fmt.Errorf("target %q: the prefix %v is not in normal form", t.Host, t.Prefix)
-		}
-		n := sameHost(targets[i:])
-		for _, u := range targets[i : i+n] {
-			a.addPort(u.Port)
-		}
-		r := run{first: int32(i), end: int32(i + n), next: noRun, single: t.Prefix.IsSingleIP()}
-		a.table.Modify(t.Prefix, func(same int32, exists bool) (int32, bool) {
-			if exists { // another spelling
-				r.next = same
+	a.spans = make([]span, 0, len(hosts))
+	for _, h := range hosts {
+		prefix := targets[h.first].Prefix
+		s := span{first: int32(len(a.targets)), next: noSpan}
+		for i := h.first; i < h.end; i++ {
+			t := &targets[i]
+			if t.Prefix != prefix || !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
+				return nil, fmt.Errorf("target %q: prefix %v is not in normal form", t.Host, t.Prefix)
 			}
-			return int32(len(a.runs)), false
+			a.addPort(t.Port)
+			a.targets = append(a.targets, *t)
+		}
+		s.end = int32(len(a.targets))
+		a.table.Modify(prefix, func(other int32, exists bool) (int32, bool) {
+			if exists {
+				s.next = other
+			}
+			return int32(len(a.spans)), false
 		})
-		a.runs = append(a.runs, r)
-		i += n
-	}
-	for i := range a.runs {
-		r := &a.runs[i]
-		p := targets[r.first].Prefix
-		if r.next != noRun || p.Bits() == 0 {
-			continue
-		}
-		if wider, ok := a.table.LookupPrefix(netip.PrefixFrom(p.Addr(), p.Bits()-1)); ok {
-			r.next = wider
-		}
+		a.spans = append(a.spans, s)
 	}
 	return a, nil
 }
@@ -111,38 +88,44 @@ func (a *addresses) hasPort(port int) bool {
 // cover returns the target with the longest prefix that covers address and port. listed tells whether any target
 // covers the address.
 func (a *addresses) cover(addr netip.Addr, port int) (id RuleID, listed, ok bool) {
-	i, listed := a.table.Lookup(addr)
-	if !listed {
-		return NoRule, false, false
-	}
-	for ; i != noRun; i = a.runs[i].next {
-		if id, ok := a.inRun(&a.runs[i], port); ok {
+	i, found := a.table.Lookup(addr)
+	for found {
+		if id, ok := a.inSpans(i, port); ok {
 			return id, true, true
 		}
+		listed = true
+		bits := a.targets[a.spans[i].first].Prefix.Bits()
+		if bits == 0 {
+			break
+		}
+		i, found = a.table.LookupPrefix(netip.PrefixFrom(addr, bits-1))
 	}
-	return NoRule, true, false
+	return NoRule, listed, false
 }
 
 // names reports whether a target names this very address, with the port.
 func (a *addresses) names(addr netip.Addr, port int) bool {
 	i, ok := a.table.Lookup(addr)
-	if !ok {
+	if !ok || !a.targets[a.spans[i].first].Prefix.IsSingleIP() {
 		return false
 	}
-	for ; i != noRun && a.runs[i].single; i = a.runs[i].next {
-		if _, ok := a.inRun(&a.runs[i], port); ok {
-			return true
-		}
-	}
-	return false
+	_, ok = a.inSpans(i, port)
+	return ok
 }
 
-func (a *addresses) inRun(r *run, port int) (RuleID, bool) {
-	if port == anyPort || a.targets[r.first].Port == 0 {
-		return addressRule(int(r.first)), true
+// inSpans returns the target for a port among those of one prefix, which begin in span i.
+func (a *addresses) inSpans(i int32, port int) (RuleID, bool) {
+	for ; i != noSpan; i = a.spans[i].next {
+		s := a.spans[i]
+		if port == anyPort || a.targets[s.first].Port == 0 {
+			return addressRule(int(s.first)), true
+		}
+		n, ok := slices.BinarySearchFunc(a.targets[s.first:s.end], port, func(t policy.Target, port int) int {
+			return int(t.Port) - port
+		})
+		if ok {
+			return addressRule(int(s.first) + n), true
+		}
 	}
-	i, ok := slices.BinarySearchFunc(a.targets[r.first:r.end], port, func(t policy.Target, port int) int {
-		return int(t.Port) - port
-	})
-	return addressRule(int(r.first) + i), ok
+	return NoRule, false
 }

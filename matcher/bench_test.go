@@ -161,12 +161,12 @@ func BenchmarkNameToGoMap1M(b *testing.B) {
 	turn := min(1000, million/4)
 	for _, q := range questions {
 		asked := shuffled(m.names, q.prefix)
-		half := len(asked) / 2
 		b.Run(q.name, func(b *testing.B) {
 			var ours, theirs, ratios []float64
 			wrong := 0
 			for at := 0; at < b.N; at += turn {
-				i := at % half
+				// Both go through all names, but are half of them apart.
+				i, j := at%len(asked), (at+len(asked)/2)%len(asked)
 				t0 := time.Now()
 				for _, n := range asked[i:][:turn] {
 					if (m.ruleset.Name(n, 443).Verdict == Allow) != q.there {
@@ -174,7 +174,7 @@ func BenchmarkNameToGoMap1M(b *testing.B) {
 					}
 				}
 				t1 := time.Now()
-				for _, n := range asked[half+i:][:turn] {
+				for _, n := range asked[j:][:turn] {
 					if _, ok := m.goMap[n]; ok != q.there {
 						wrong++
 					}
@@ -230,7 +230,7 @@ func mixedPolicy(n int) policy.Policy {
 		}
 		p.Targets[i] = t
 	}
-	slices.SortFunc(p.Targets, compareTargets)
+	slices.SortFunc(p.Targets, policy.Target.Compare)
 	return p
 }
 
@@ -259,10 +259,13 @@ func BenchmarkCompile(b *testing.B) {
 			p    policy.Policy
 		}{{"names", allowNames(makeNames(n))}, {"mixed", mixedPolicy(n)}, {"addresses", addresses}} {
 			b.Run(fmt.Sprintf("%s-%d", c.name, n), func(b *testing.B) {
+				best := time.Hour
 				for b.Loop() {
+					begin := time.Now()
 					compile(b, c.p, Options{})
+					best = min(best, time.Since(begin))
 				}
-				b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/op")
+				b.ReportMetric(float64(best)/1e6, "best-ms")
 			})
 		}
 	}

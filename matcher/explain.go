@@ -1,47 +1,112 @@
 package matcher
 
 import (
-	"net"
+	"fmt"
+	"net/netip"
 	"strconv"
+	"strings"
+
+	"sluice/policy"
 )
 
-// Explain gives the sentence that tells a person why d was made about host and port, and what to change. It names the
-// missing target where there is one. It is for answers and logs, not for hot paths.
+// Explain gives the sentence, without a full stop, that tells a user why a destination has this decision and, if it is
+// refused, what would let it through. host is the name or address (without brackets) that was asked for and port its
+// port, 0 for a look-up in DNS. The reason may lie in an address of the host.
+//
+// What is asked for may be anything: it is shortened, and quoted unless it is a plain name or address.
 func (r *Ruleset) Explain(d Decision, host string, port uint16) string {
-	target := net.JoinHostPort(host, strconv.Itoa(int(port)))
-	rule := ""
-	if d.Rule != NoRule {
-		rule = r.Target(d.Rule).String()
-	}
-	if d.Verdict != Refuse {
-		switch d.Reason {
-		case PublicMode:
-			return "Allowed: the policy is public."
-		case NotDenied:
-			return "Allowed: the denylist names neither this name nor its addresses."
-		}
-		if rule != "" {
-			return "Allowed by the target " + strconv.Quote(rule) + "."
-		}
-		return "Allowed if an address behind the name is covered by a target."
-	}
+	a := readAsked(host, port)
+	rule := r.Target(d.Rule).String()
 	switch d.Reason {
-	case NotListed:
-		return "The allowlist does not name it: add the target " + strconv.Quote(target) + " if it is needed."
-	case PortNotListed:
-		return "The allowlist names this host on other ports only: add the target " + strconv.Quote(target) + " if it is needed."
+	case PublicMode:
+		return a.text + " is allowed: the mode is public"
+	case NotDenied:
+		return a.text + " is allowed: no denied target matches it"
 	case NoNetworkMode:
-		return "The policy is no-network: nothing is reachable in this phase."
+		return a.text + " is refused: the mode is no-network, which refuses everything"
 	case NameRule, AddressRule:
-		return "The denylist names it by the target " + strconv.Quote(rule) + "."
+		if d.Verdict == Allow {
+			return fmt.Sprintf("%s is allowed by the target %q", a.text, rule)
+		}
+		return fmt.Sprintf("%s is denied, itself or its address, by the target %q", a.text, rule)
+	case NotListed:
+		return a.text + " is not listed" + a.remedy("; ")
+	case PortNotListed:
+		return a.text + " is listed with other ports only" + a.remedy("; ")
 	case Floor:
-		return "Loopback, link-local, multicast and cloud metadata addresses are refused in every mode: only a target that names this very address opens it."
+		return r.explainFloor(a)
 	case PrivateWildcard:
-		return "A name under a wildcard may not have a private address: name the host itself, or put its zone into private_zones."
+		return fmt.Sprintf("%s has a private address, which the wildcard %q does not open%s, or put its domain into private_zones", a.text, rule, a.remedy("; "))
 	case OwnAddress:
-		return "This is an address of the proxy, the host or the engine, and never dialled: connect directly where the policy allows it."
+		return a.text + " is an address of this host, of its networks or of the proxy, to which the proxy never connects; connect directly"
 	case BadName:
-		return "This is not a host name that could be judged: use a name of letters, digits and hyphens, or an address."
+		return a.text + " is not a host name; write a name of letters, digits and hyphens, or an address in its usual form"
+	default:
+		return fmt.Sprintf("%s: %v (%s)", a.text, d.Verdict, d.Reason)
 	}
-	return ""
+}
+
+// explainFloor tells what on the floor an address is, or the address hidden in it.
+func (r *Ruleset) explainFloor(a asked) string {
+	is, remedy := "has an address that is loopback, link-local, multicast or cloud metadata", "; only a target that names that very address opens it"
+	if a.addr.IsValid() {
+		c := candidatesOf(a.addr)
+		remedy = "; only a target that names this very address opens it" + a.remedy(": ")
+		for i := c.n; i >= 0; i-- {
+			what := describe(floor, c.at(i))
+			switch {
+			case what == "":
+			case i == 0:
+				is = "is " + what
+			default:
+				is = fmt.Sprintf("holds %v, %s", c.at(i), what)
+			}
+		}
+	}
+	if r.mode != policy.Allowlist {
+		remedy += ", in an allowlist"
+	}
+	return a.text + " " + is + remedy
+}
+
+// asked is a destination as a refusal shows it.
+type asked struct {
+	text   string
+	target string     // that would allow it, "" if there is none
+	addr   netip.Addr // if it is one
+}
+
+func readAsked(host string, port uint16) asked {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		addr = addr.WithZone("")
+		text := policy.Target{Host: addr.String(), Port: port}.String()
+		return asked{text: text, target: text, addr: addr}
+	}
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	if len(name) == 0 || len(name) > maxNameBytes {
+		return asked{text: strconv.QuoteToASCII(host[:min(len(host), maxNameBytes)])}
+	}
+	if _, ok := new(dots).scan(bytesOf(name), hostNames); !ok {
+		return asked{text: strconv.QuoteToASCII(host)}
+	}
+	a := asked{text: policy.Target{Host: name, Port: port}.String()}
+	// Targets have no underscores: NAME stands for _service._proto.NAME, and a wildcard for what is left.
+	target := name[serviceBytes(bytesOf(name)):]
+	if i := strings.LastIndexByte(target, '_'); i >= 0 {
+		_, parent, found := strings.Cut(target[i:], ".")
+		if !found {
+			return a
+		}
+		target = "*." + parent
+	}
+	a.target = policy.Target{Host: target, Port: port}.String()
+	return a
+}
+
+// remedy says to add the target, behind sep.
+func (a asked) remedy(sep string) string {
+	if a.target == "" {
+		return ""
+	}
+	return fmt.Sprintf("%sadd the target %q", sep, a.target)
 }

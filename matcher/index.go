@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"iter"
 	"math"
 	"math/bits"
 	"slices"
@@ -28,8 +27,8 @@ type index struct {
 	lists []uint16
 	// lengths has bit n set if a name has n bytes.
 	lengths [4]uint64
-	// targets is the number of them.
-	targets int
+	// hosts is the number of names.
+	hosts int
 }
 
 // group is eight slots, of which the first ones are taken. Its size counts: all groups should be near the processor.
@@ -43,72 +42,48 @@ const (
 	namesPerGroup = 6   // on average
 	unit          = 4   // entries are padded to multiples of it
 	footerBytes   = 5   // behind a name: length and ports
-	maxUnits      = 255 // in a group, which is enough for any 3 names
+	maxUnits      = 255 // in a group
+	maxEntry      = (maxNameBytes + footerBytes + unit - 1) / unit
+	arenaPad      = unit * maxEntry // in front of the entries, so that any name can be compared with any entry
 	firstList     = 1 << 16
-	// In front of the entries there is room for the longest one, so that a name can be compared with any entry.
-	arenaPad = (maxNameBytes + footerBytes + unit - 1) / unit * unit
 )
 
-// newIndex indexes the targets of one kind. They are sorted by host and port.
-func newIndex(targets []policy.Target, kind policy.Kind) (index, error) {
-	var x index
-	for i := range targets {
-		if targets[i].Kind == kind {
-			x.targets++
-		}
+// newIndex indexes those targets that are names, or all wildcards, by host.
+func newIndex(targets []policy.Target, hosts []span) (index, error) {
+	x := index{hosts: len(hosts)}
+	units := 0
+	for _, h := range hosts {
+		units += unitsOf(targets[h.first].Host)
 	}
-	x.groups = make([]group, x.targets/namesPerGroup+1)
-	slots := make([]uint32, 0, x.targets)
-	for host := range hostsOf(targets, kind) {
-		name, err := indexName(&host[0])
+	if units > (math.MaxUint32-arenaPad)/unit {
+		return x, fmt.Errorf("%d host names take more than 4 GiB: use wildcards", len(hosts))
+	}
+	// There are always groups left with room for any name, for a closed one has more than maxUnits-maxEntry units.
+	x.groups = make([]group, 1+max(len(hosts)/namesPerGroup, len(hosts)/8+units/(maxUnits-maxEntry)))
+	slots := make([]uint32, len(hosts))
+	for i, h := range hosts {
+		name, err := indexName(&targets[h.first])
 		if err != nil {
 			return x, err
 		}
-		slots = append(slots, x.place(name))
+		slots[i] = x.place(name)
 	}
 	size := arenaPad
 	for i := range x.groups {
 		g := &x.groups[i]
 		g.start = uint32(size)
 		size = g.end(max(0, g.used()-1))
-		if size > math.MaxUint32 {
-			return x, fmt.Errorf("%d targets are too many: their names take more than 4 GiB, use wildcards", x.targets)
-		}
 	}
 	x.arena = make([]byte, size)
-	for host := range hostsOf(targets, kind) {
-		name := strings.TrimPrefix(host[0].Host, "*.")
-		g := &x.groups[slots[0]/8]
-		footer := x.arena[:g.end(int(slots[0]%8))]
-		footer = footer[len(footer)-footerBytes-len(name):]
-		copy(footer, name)
-		footer[len(name)] = byte(len(name))
-		binary.LittleEndian.PutUint32(footer[len(name)+1:], x.portsOf(host))
-		slots = slots[1:]
+	for i, h := range hosts {
+		name := strings.TrimPrefix(targets[h.first].Host, "*.")
+		entry := x.arena[:x.groups[slots[i]/8].end(int(slots[i]%8))]
+		entry = entry[len(entry)-footerBytes-len(name):]
+		copy(entry, name)
+		entry[len(name)] = byte(len(name))
+		binary.LittleEndian.PutUint32(entry[len(name)+1:], x.portsOf(targets[h.first:h.end]))
 	}
 	return x, nil
-}
-
-// hostsOf goes through the targets of one kind, those of one host at a time.
-func hostsOf(targets []policy.Target, kind policy.Kind) iter.Seq[[]policy.Target] {
-	return func(yield func([]policy.Target) bool) {
-		for i := 0; i < len(targets); {
-			n := sameHost(targets[i:])
-			if targets[i].Kind == kind && !yield(targets[i:i+n]) {
-				return
-			}
-			i += n
-		}
-	}
-}
-
-// sameHost returns how many of the leading targets have the host of the first.
-func sameHost(targets []policy.Target) int {
-	n := 1
-	for n < len(targets) && targets[n].Host == targets[0].Host {
-		n++
-	}
-	return n
 }
 
 // indexName returns the name that a target is indexed by, without the "*.".
@@ -124,10 +99,13 @@ func indexName(t *policy.Target) (string, error) {
 	return name, nil
 }
 
+// unitsOf returns the size of the entry for a name.
+func unitsOf(name string) int { return (len(name) + footerBytes + unit - 1) / unit }
+
 // place takes a slot for a name.
 func (x *index) place(name string) uint32 {
 	x.lengths[len(name)>>6] |= 1 << (len(name) & 63)
-	units := (len(name) + footerBytes + unit - 1) / unit
+	units := unitsOf(name)
 	hash := hashOf(bytesOf(name))
 	for at := x.group(hash); ; at = x.after(at) {
 		g := &x.groups[at]
@@ -239,13 +217,19 @@ func (x *index) covers(ports uint32, port int) (n int, ok bool) {
 	return slices.BinarySearch(list, uint16(port))
 }
 
-// targetAt returns name and port of the n-th target of the host whose entry ends at end.
+// targetAt returns name and port of the n-th target of the host whose entry ends at end, or "" if there is none.
 func (x *index) targetAt(end, n int) (name string, port uint16) {
+	if end < arenaPad || end > len(x.arena) {
+		return "", 0
+	}
 	entry, footer := x.arena[:end-footerBytes], x.arena[end-footerBytes:end]
-	name = string(entry[len(entry)-int(footer[0]):])
+	name = string(entry[len(entry)-min(int(footer[0]), maxNameBytes):])
 	ports := binary.LittleEndian.Uint32(footer[1:])
 	if ports < firstList {
 		return name, uint16(ports)
 	}
-	return name, x.lists[int(ports-firstList)+1+n]
+	if n += int(ports - firstList + 1); n >= len(x.lists) {
+		return "", 0
+	}
+	return name, x.lists[n]
 }

@@ -67,6 +67,8 @@ func serviceBytes(name []byte) int {
 // bytesOf returns the bytes of s without copying them. They must not be written to.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
+// judgeName judges a name, with or without its final dot.
+//
 // Most names are as long as eight bytes and either that of a host target, in the first slot that could be its, or
 // there is no such slot. For them this function does without calls what [index.find] does in general: it is short
 // so that the processor can begin with the next name while it waits for the memory of this one.
@@ -74,19 +76,19 @@ func (r *Ruleset) judgeName(name []byte, port int, a alphabet) Decision {
 	if n := len(name); n > 0 && name[n-1] == '.' {
 		name = name[:n-1]
 	}
-	if len(name) >= 8 && len(name) <= maxNameBytes {
-		state := hashKey[0]
-		for end := len(name); end > 8; end -= 8 {
-			state = mix(state, word(name, end))
+	if n := len(name); n >= 8 && n <= maxNameBytes {
+		state := hashKey[0] // as in hashOf
+		for i := n; i > 8; i -= 8 {
+			state = mix(state, word(name, i))
 		}
-		hash := finish(state, word(name, 8), len(name))
+		hash := finish(state, word(name, 8), n)
 		g := &r.hosts.groups[r.hosts.group(hash)]
 		if marked := g.marked(hash); marked != 0 {
 			end := g.end(bits.TrailingZeros64(marked) / 8)
 			footer := word(r.hosts.arena, end)
 			nameEnd := end - footerBytes
-			differ := footer>>24&0xff ^ uint64(len(name)) | word(r.hosts.arena, nameEnd-len(name)+8) ^ word(name, 8)
-			for i := len(name); i > 8; i -= 8 {
+			differ := (footer>>24&0xff ^ uint64(n)) | (word(r.hosts.arena, nameEnd-n+8) ^ word(name, 8))
+			for i := n; i > 8; i -= 8 {
 				differ |= word(r.hosts.arena, nameEnd) ^ word(name, i)
 				nameEnd -= 8
 			}
@@ -131,7 +133,7 @@ func (r *Ruleset) judgeOther(name []byte, port int, a alphabet, listed bool) Dec
 	case r.mode == policy.NoNetwork:
 		return Decision{Reason: NoNetworkMode, Rule: NoRule}
 	}
-	if r.wildcards.targets > 0 {
+	if r.wildcards.hosts > 0 {
 		id := NoRule
 		for t := r.wildcards.parents(name, &d); t.next(); {
 			listed = true
@@ -170,7 +172,7 @@ func (r *Ruleset) judgeUpper(name []byte, port int, a alphabet) Decision {
 
 // inZone reports whether a name is a private zone or in one.
 func (r *Ruleset) inZone(name []byte, d *dots) bool {
-	if r.zones.targets == 0 {
+	if r.zones.hosts == 0 {
 		return false
 	}
 	if end, _ := r.zones.find(name, hashOf(name)); end != 0 {
@@ -192,7 +194,7 @@ type parents struct {
 
 	word  int    // the next one of dots
 	mask  uint64 // what is left of the one before
-	done  int    // bytes that are in state, a multiple of 8
+	done  int    // bytes that are in state
 	state uint64
 }
 
@@ -212,10 +214,10 @@ func (t *parents) next() bool {
 		}
 		n := (t.word-1)<<6 + bits.TrailingZeros64(t.mask)
 		t.mask &= t.mask - 1
-		for ; t.done+8 < n; t.done += 8 {
-			t.state = mix(t.state, word(t.name, len(t.name)-t.done))
-		}
 		parent := t.name[len(t.name)-n:]
+		for ; n-t.done > 8; t.done += 8 { // as in hashOf
+			t.state = mix(t.state, word(parent, n-t.done))
+		}
 		if t.end, t.ports = t.x.find(parent, finish(t.state, leftmost(parent), n)); t.end != 0 {
 			return true
 		}

@@ -5,7 +5,6 @@
 package matcher
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -80,26 +79,56 @@ func Compile(p policy.Policy, o Options) (*Ruleset, error) {
 	if err := r.addZones(o.PrivateZones); err != nil {
 		return nil, err
 	}
-	targets := p.Targets
-	if !isSorted(targets) {
-		targets = slices.SortedFunc(slices.Values(targets), compareTargets)
-	}
-	for i := range targets {
-		if k := targets[i].Kind; k < policy.Hostname || k > policy.IPv6CIDR {
-			return nil, fmt.Errorf("target %q: kind %d is unknown", targets[i].Host, k)
-		}
-	}
-	var err error
-	if r.addresses, err = newAddresses(targets); err != nil {
+	targets, hosts, err := split(p.Targets)
+	if err != nil {
 		return nil, err
 	}
-	if r.wildcards, err = newIndex(targets, policy.Wildcard); err != nil {
+	if r.addresses, err = newAddresses(targets, hosts[addressRules]); err != nil {
 		return nil, err
 	}
-	if r.hosts, err = newIndex(targets, policy.Hostname); err != nil {
+	if r.wildcards, err = newIndex(targets, hosts[wildcardRules]); err != nil {
+		return nil, err
+	}
+	if r.hosts, err = newIndex(targets, hosts[hostRules]); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// split sorts targets if they are not, and returns for each table where in them its hosts are.
+func split(targets []policy.Target) ([]policy.Target, [tables][]span, error) {
+	var hosts [tables][]span
+	var sizes [tables]int
+	for i := range targets {
+		sizes[tableOf(targets[i].Kind)]++
+	}
+	for i := range hosts {
+		hosts[i] = make([]span, 0, sizes[i])
+	}
+	for i := range targets {
+		t := &targets[i]
+		list := &hosts[tableOf(t.Kind)]
+		if i > 0 {
+			before := &targets[i-1]
+			order := strings.Compare(before.Host, t.Host)
+			if order > 0 || order == 0 && before.Port > t.Port {
+				return split(slices.SortedFunc(slices.Values(targets), policy.Target.Compare))
+			}
+			if order == 0 && before.Kind != t.Kind {
+				return nil, hosts, fmt.Errorf("target %q is of two kinds", t.Host)
+			}
+			if order == 0 {
+				(*list)[len(*list)-1].end++
+				continue
+			}
+		}
+		*list = append(*list, span{first: int32(i), end: int32(i) + 1})
+	}
+	if len(hosts[noTable]) > 0 {
+		t := &targets[hosts[noTable][0].first]
+		return nil, hosts, fmt.Errorf("target %q: kind %d is unknown", t.Host, t.Kind)
+	}
+	return targets, hosts, nil
 }
 
 func (r *Ruleset) addZones(zones []string) error {
@@ -107,9 +136,11 @@ func (r *Ruleset) addZones(zones []string) error {
 	for i, z := range zones {
 		targets[i] = policy.Target{Host: strings.ToLower(strings.TrimSuffix(z, ".")), Kind: policy.Hostname}
 	}
-	slices.SortFunc(targets, compareTargets)
-	var err error
-	if r.zones, err = newIndex(targets, policy.Hostname); err != nil {
+	targets, hosts, err := split(targets)
+	if err != nil {
+		return err
+	}
+	if r.zones, err = newIndex(targets, hosts[hostRules]); err != nil {
 		return fmt.Errorf("private zones: %w; write a domain, such as corp.example", err)
 	}
 	return nil
@@ -122,33 +153,33 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// compareTargets gives the order of a policy's targets.
-func compareTargets(a, b policy.Target) int {
-	return cmp.Or(strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port))
-}
-
-func isSorted(targets []policy.Target) bool {
-	for i := 1; i < len(targets); i++ {
-		a, b := &targets[i-1], &targets[i]
-		if a.Host > b.Host || a.Host == b.Host && a.Port > b.Port {
-			return false
-		}
-	}
-	return true
-}
-
 // Mode returns the mode of the policy.
 func (r *Ruleset) Mode() policy.Mode { return r.mode }
 
 // HasNameRules reports whether any target is a host name or wildcard.
-func (r *Ruleset) HasNameRules() bool { return r.hosts.targets+r.wildcards.targets > 0 }
+func (r *Ruleset) HasNameRules() bool { return r.hosts.hosts+r.wildcards.hosts > 0 }
 
 // The tables that a rule can be in.
 const (
-	addressRules = iota
+	noTable = iota // where the zero RuleID is
+	addressRules
 	wildcardRules
 	hostRules
+	tables
 )
+
+func tableOf(k policy.Kind) int {
+	switch k {
+	case policy.Hostname:
+		return hostRules
+	case policy.Wildcard:
+		return wildcardRules
+	case policy.IPv4Address, policy.IPv6Address, policy.IPv4CIDR, policy.IPv6CIDR:
+		return addressRules
+	default:
+		return noTable
+	}
+}
 
 // addressRule packs the index of an address target.
 func addressRule(index int) RuleID { return addressRules<<56 | RuleID(index) }
@@ -156,21 +187,27 @@ func addressRule(index int) RuleID { return addressRules<<56 | RuleID(index) }
 // nameRule packs the table of a name, where its entry ends, and which of its targets it is.
 func nameRule(table, end, n int) RuleID { return RuleID(table)<<56 | RuleID(n)<<32 | RuleID(end) }
 
-// Target returns the target that a decision of this Ruleset names, or the zero Target for [NoRule].
+// Target returns the target that a decision of this Ruleset names, or the zero Target for [NoRule]. For the id of
+// another Ruleset it may be any target.
 func (r *Ruleset) Target(id RuleID) policy.Target {
-	end, n := int(id&math.MaxUint32), int(id>>32&(1<<24-1))
+	position, n := int(id&math.MaxUint32), int(id>>32&0xffff)
+	t := policy.Target{Kind: policy.Hostname}
 	switch id >> 56 {
 	case addressRules:
-		return r.addresses.targets[id]
+		if position < len(r.addresses.targets) {
+			return r.addresses.targets[position]
+		}
 	case wildcardRules:
-		name, port := r.wildcards.targetAt(end, n)
-		return policy.Target{Host: "*." + name, Port: port, Kind: policy.Wildcard}
+		if t.Host, t.Port = r.wildcards.targetAt(position, n); t.Host != "" {
+			t.Host, t.Kind = "*."+t.Host, policy.Wildcard
+			return t
+		}
 	case hostRules:
-		name, port := r.hosts.targetAt(end, n)
-		return policy.Target{Host: name, Port: port, Kind: policy.Hostname}
-	default:
-		return policy.Target{}
+		if t.Host, t.Port = r.hosts.targetAt(position, n); t.Host != "" {
+			return t
+		}
 	}
+	return policy.Target{}
 }
 
 // Prefixes iterates over the address and network targets as they are judged, each with its port (0: every port): what

@@ -64,9 +64,9 @@ func FloorPrefixes() []netip.Prefix {
 	return list
 }
 
-var floorTable, privateTable = tableOf(floor), tableOf(private)
+var floorTable, privateTable = prefixSet(floor), prefixSet(private)
 
-func tableOf(list []special) *bart.Lite {
+func prefixSet(list []special) *bart.Lite {
 	t := new(bart.Lite)
 	for _, s := range list {
 		t.Insert(s.prefix)
