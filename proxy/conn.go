@@ -63,6 +63,8 @@ type conn struct {
 	address  netip.Addr // dialled
 	single   [1]netip.Addr
 	shown    string // the name that the client showed inside the tunnel, if it is not the target's
+	proven   bool   // it was seen to stand for address
+	nameless bool   // the client speaks TLS on port 443 and shows no name
 	protocol protocol
 
 	opened   time.Time

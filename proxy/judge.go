@@ -28,6 +28,8 @@ type subject struct {
 	chain      []string   // CNAME names behind the target
 	address    netip.Addr // dialled, or to be dialled
 	shown      string     // a name that the client showed inside (SNI, Host), if it is another one
+	proven     bool       // shown was seen to stand for address
+	nameless   bool       // TLS on port 443 that names no server
 	direct     bool       // the flow came by redirection
 	classified bool       // and what its client said is not SSH
 	opaque     bool       // what the client says inside could not be judged by name
@@ -109,6 +111,11 @@ func (r *rules) needsName(d matcher.Decision) bool {
 	}
 }
 
+// refusesNameless reports whether TLS on port 443 must name a server in a flow allowed by d.
+func (r *rules) refusesNameless(d matcher.Decision) bool {
+	return r.policy.Mode == policy.Allowlist && d.Reason == matcher.NameRule
+}
+
 // inner judges a name that the client shows inside a flow to another name or to an address (design 3.11). found are
 // the addresses of that name, if they are known.
 //
@@ -128,6 +135,9 @@ func (r *rules) inner(s subject, d matcher.Decision, shown string, found []netip
 	}
 	if r.policy.Mode == policy.Denylist {
 		return name, false
+	}
+	if s.proven && shown == s.shown {
+		return r.set.Resolved(name, s.address, e.port), false
 	}
 	if !known {
 		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonOtherName, Rule: matcher.NoRule}, true
@@ -158,6 +168,9 @@ func (s *Session) flow(r *rules, f subject) matcher.Decision {
 	}
 	if f.opaque && r.needsName(d) {
 		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonOpaque, Rule: matcher.NoRule}
+	}
+	if f.nameless && r.refusesNameless(d) {
+		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonNoSNI, Rule: matcher.NoRule}
 	}
 	if f.shown != "" {
 		answer, known := s.server.resolver.Cached(f.shown)

@@ -146,6 +146,13 @@ func listen(t *testing.T, serve func(net.Conn)) (port string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	serveOn(t, l, serve)
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// serveOn serves what comes to l for the time of the test.
+func serveOn(t *testing.T, l net.Listener, serve func(net.Conn)) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -161,8 +168,6 @@ func listen(t *testing.T, serve func(net.Conn)) (port string) {
 		}
 	}()
 	t.Cleanup(func() { l.Close(); <-done })
-	_, port, _ = net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 // echo copies by hand: io.Copy between sockets would hold pipes that the tests count.

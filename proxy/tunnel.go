@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -49,7 +50,8 @@ func (c *conn) subject() subject {
 	if !address.IsValid() {
 		address = c.target.addr
 	}
-	return subject{target: c.target, chain: c.chain, address: address, shown: c.shown, opaque: c.opaque,
+	return subject{target: c.target, chain: c.chain, address: address, shown: c.shown, proven: c.proven,
+		nameless: c.nameless, opaque: c.opaque,
 		direct: c.direct, classified: c.classified}
 }
 
@@ -162,7 +164,6 @@ func (c *conn) show(result sniff.Result, first []byte) {
 		c.showDirect(result, first)
 		return
 	}
-	strict := c.rules.needsName(c.decision)
 	switch result.Kind {
 	case sniff.TLS:
 		c.protocol = protocolTLS
@@ -173,11 +174,9 @@ func (c *conn) show(result sniff.Result, first []byte) {
 			c.watchHello(result)
 			c.ask(lowerString(result.ServerName), first)
 			return
-		case c.decision.Reason == matcher.NameRule && c.target.port == 443:
-			c.refuseTunnel(reasonNoSNI)
-			return
 		default:
 			c.watchHello(result)
+			c.nameless = c.target.port == 443
 		}
 	case sniff.HTTP1:
 		if !result.Malformed {
@@ -190,11 +189,14 @@ func (c *conn) show(result sniff.Result, first []byte) {
 	default:
 		c.opaque = result.ProxyHeader
 	}
-	if c.opaque && strict {
+	switch {
+	case c.opaque && c.rules.needsName(c.decision):
 		c.refuseTunnel(reasonOpaque)
-		return
+	case c.nameless && c.rules.refusesNameless(c.decision):
+		c.refuseTunnel(reasonNoSNI)
+	default:
+		c.open(first)
 	}
-	c.open(first)
 }
 
 // ask judges a name that the client showed, which may take a look-up.
@@ -205,6 +207,7 @@ func (c *conn) ask(shown string, first []byte) {
 	}
 	c.shown = shown
 	answer, known := c.resolver().Cached(shown)
+	c.proven = slices.Contains(answer.Addrs, c.address)
 	d, lookUp := c.rules.inner(c.subject(), c.decision, shown, answer.Addrs, known)
 	if !lookUp {
 		c.asked(d, first)
@@ -226,6 +229,7 @@ func (c *conn) ask(shown string, first []byte) {
 
 func (c *conn) answered(answer resolve.Answer) {
 	c.rules = c.session.rules()
+	c.proven = slices.Contains(answer.Addrs, c.address)
 	d := c.rules.target(c.target)
 	if d.Verdict != matcher.Refuse {
 		d = c.rules.address(d, c.target, c.chain, c.address)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -236,7 +237,7 @@ func (g *webGate) judgeInside(ctx context.Context, f *webFlow) (forward.Flow, *r
 		return nil, f.no(statusForbidden, refused, d.Reason)
 	}
 	if shown != g.within.target.host {
-		f.subject.shown = shown
+		f.subject.shown, f.subject.proven = shown, slices.Contains(answer.Addrs, g.within.address)
 	}
 	return f, nil
 }
@@ -300,7 +301,7 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 	s, g := f.gate.session, f.gate
 	if opened := g.upstream; opened != nil {
 		g.upstream = nil
-		if f.use(opened) {
+		if slices.Contains(f.addresses, opened.address()) && f.use(opened) {
 			return opened, nil
 		}
 		opened.Close()
@@ -353,12 +354,7 @@ func (f *webFlow) Reuse(conn net.Conn) bool {
 	if !ok {
 		return false
 	}
-	for _, a := range f.addresses {
-		if u.address() == a {
-			return f.use(u)
-		}
-	}
-	return false
+	return slices.Contains(f.addresses, u.address()) && f.use(u)
 }
 
 // Close implements [forward.Flow].
