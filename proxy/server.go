@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"sluice/control"
 	"sluice/matcher"
@@ -141,7 +142,10 @@ func New(config Config) (*Server, error) {
 		Adapt: config.Personality.shape,
 	})
 	s.running.Go(func() { _ = s.forward.Run(s.context) })
-	for _, c := range []prometheus.Collector{s, s.dialSeconds, s.switchSeconds} {
+	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1; the labels tell what runs.",
+		ConstLabels: prometheus.Labels{"version": config.Version, "go": runtime.Version()}}, func() float64 { return 1 })
+	for _, c := range []prometheus.Collector{s, s.dialSeconds, s.switchSeconds, build, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := s.registry.Register(c); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("registering metrics: %w", err)
