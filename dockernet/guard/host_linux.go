@@ -1,0 +1,303 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/nft"
+)
+
+// Config is what a [Host] has to know.
+type Config struct {
+	// Mark is [DefaultMark] if it is 0.
+	Mark Mark
+	// LogGroup is the NFLOG group that gets the first packets of what is refused, in the host's namespace. Messages
+	// begin with "sluice guard".
+	LogGroup uint16
+	// In runs a function on a thread inside the host's network namespace. nil is for those who are there anyway.
+	In func(func() error) error
+}
+
+// Host keeps the guards of all containers of one host. Its methods may be called by any number of goroutines.
+//
+// The rules stay when the process ends. Only one Host may look after a network namespace at a time.
+type Host struct {
+	config
+	in    func(func() error) error
+	links *netlink.Handle
+
+	mu sync.Mutex // guards all below, and is held for moments only
+	// free are connections that nobody uses at the moment; own are the port ids of all that there ever were.
+	free []*nft.Conn
+	own  map[uint32]bool
+	// found are the chains of ports' tables that were there before, by port.
+	found map[string][]string
+	ports map[string]*Port
+
+	members sync.Mutex // guards what the host's sets hold, and the sets
+	bridges members
+	guarded members
+}
+
+// members are the names in the host's sets, and whether they are of managed networks.
+type members map[string]bool
+
+// Open puts the rules for the whole host in force, and finds what an earlier process has left: its bridges are looked
+// after, and the rules of its ports stay in force until [Port.Install] or [Port.Remove]. These must have the same mark.
+func Open(c Config) (*Host, error) {
+	h := &Host{config: config{c.Mark, c.LogGroup}, in: c.In, own: make(map[uint32]bool), found: make(map[string][]string),
+		ports: make(map[string]*Port), bridges: make(members), guarded: make(members)}
+	if h.mark == 0 {
+		h.mark = DefaultMark
+	}
+	if h.in == nil {
+		h.in = func(f func() error) error { return f() }
+	}
+	if err := h.mark.check(); err != nil {
+		return nil, fmt.Errorf("open guard: %w", err)
+	}
+	err := h.in(func() (err error) {
+		h.links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open guard: open netlink: %w", err)
+	}
+	if err := h.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open guard: %w", err), h.Close())
+	}
+	return h, nil
+}
+
+func (h *Host) open() error {
+	return h.with(func(c *nft.Conn) error {
+		chains, err := c.Chains("netdev")
+		if err != nil {
+			return err
+		}
+		for table, list := range chains {
+			if port, ok := strings.CutPrefix(table, tablePrefix); ok {
+				h.found[port] = list
+			}
+		}
+		if err := h.sameMark(c); err != nil {
+			return err
+		}
+		for _, s := range []struct {
+			of   members
+			sets []setIn
+		}{{h.bridges, bridgeSets}, {h.guarded, portSets}} {
+			for _, set := range s.sets {
+				names, err := c.Interfaces(set.table, set.name)
+				if err != nil {
+					return err
+				}
+				for _, n := range names {
+					s.of[n] = s.of[n] || set.managedOnly
+				}
+			}
+		}
+		return c.Send(h.hostBatch())
+	})
+}
+
+// sameMark refuses to look after ports that set another mark than is asked for.
+func (h *Host) sameMark(c *nft.Conn) error {
+	chains, err := c.Chains(inetTable.Family)
+	if err != nil {
+		return err
+	}
+	for _, name := range chains[inetTable.Name] {
+		if strings.HasPrefix(name, markChainPrefix) && name != h.mark.chain() && len(h.found) > 0 {
+			return fmt.Errorf("containers have rules with the mark 0x%s and this process is to use 0x%s: start it with the former, or remove the rules first",
+				strings.TrimPrefix(name, markChainPrefix), strings.TrimPrefix(h.mark.chain(), markChainPrefix))
+		}
+	}
+	return nil
+}
+
+// hostBatch brings the host's tables into their form. Their sets keep what they have.
+func (h *Host) hostBatch() *nft.Batch {
+	b := new(nft.Batch)
+	for _, t := range h.hostTables() {
+		b.AddTable(t.ID)
+		b.AddCounters(t.ID, t.Counters...)
+		b.AddSets(t.ID, t.Sets...)
+		b.AddChains(t.ID, t.Chains...)
+		b.Replace(t.ID, t.Chains...)
+	}
+	return b
+}
+
+// Close lets go of the host. All rules stay.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.links.Close()
+	var err error
+	for _, c := range h.free {
+		err = errors.Join(err, c.Close())
+	}
+	h.free = nil
+	return err
+}
+
+// Clear removes all rules, those of ports too. Nothing is refused any more.
+func (h *Host) Clear() error {
+	h.members.Lock()
+	defer h.members.Unlock()
+	err := h.with(func(c *nft.Conn) error {
+		chains, err := c.Chains("netdev")
+		if err != nil {
+			return err
+		}
+		b := new(nft.Batch)
+		for table := range chains {
+			if port, ok := strings.CutPrefix(table, tablePrefix); ok {
+				b.DeleteTable(tableOf(port))
+			}
+		}
+		for _, t := range h.hostTables() {
+			b.DeleteTable(t.ID)
+		}
+		return c.Send(b)
+	})
+	if err != nil {
+		return fmt.Errorf("clear guard: %w", err)
+	}
+	clear(h.bridges)
+	clear(h.guarded)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.found)
+	return nil
+}
+
+// Found returns the ports that have rules of an earlier process, until [Port.Install] or [Port.Remove] is called for
+// them. Where the port is gone the rules do nothing, but they stay until they are removed.
+func (h *Host) Found() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Sorted(maps.Keys(h.found))
+}
+
+// with runs f with a connection that nobody else uses.
+func (h *Host) with(f func(*nft.Conn) error) error {
+	c, err := h.take()
+	if err != nil {
+		return err
+	}
+	if err := f(c); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free = append(h.free, c)
+	return nil
+}
+
+func (h *Host) take() (c *nft.Conn, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.free); n > 0 {
+		c, h.free = h.free[n-1], h.free[:n-1]
+		return c, nil
+	}
+	err = h.in(func() (err error) {
+		c, err = nft.Dial()
+		return err
+	})
+	if err == nil {
+		h.own[c.PortID()] = true
+	}
+	return c, err
+}
+
+// Counters are what the host's tables have counted since they were made.
+type Counters struct {
+	// NotReply and NotOpen are packets of containers that were marked as replies, or as parts of a connection that is
+	// open, but were none.
+	NotReply, NotOpen nft.Counter
+	// Unmarked is what ports without rules have sent on managed networks.
+	Unmarked nft.Counter
+	// Unjudged are bridged packets that the rules have not seen, because the bridge does not call them.
+	Unjudged nft.Counter
+}
+
+// Counters reads the counters for the whole host.
+func (h *Host) Counters() (c Counters, err error) {
+	err = h.with(func(conn *nft.Conn) error {
+		for _, id := range []nft.ID{inetTable, bridgeTable, arpTable} {
+			got, err := conn.Counters(id)
+			if err != nil {
+				return err
+			}
+			add(&c.NotReply, got[notReplyCount])
+			add(&c.NotOpen, got[notOpenCount])
+			add(&c.Unmarked, got[unmarkedCount])
+			add(&c.Unjudged, got[unjudgedCount])
+		}
+		return nil
+	})
+	return c, err
+}
+
+func add(to *nft.Counter, c nft.Counter) {
+	to.Packets += c.Packets
+	to.Bytes += c.Bytes
+}
+
+// change adds to a batch what puts a name into the sets that it belongs to, or takes it out of them.
+func (m members) change(b *nft.Batch, sets []setIn, name string, want, managed bool) {
+	wasManaged, was := m[name]
+	for _, s := range sets {
+		is, shall := was, want
+		if s.managedOnly {
+			is, shall = is && wasManaged, shall && managed
+		}
+		set := nft.Set{Name: s.name, Type: nft.InterfaceName, Elements: elementsOf(name)}
+		switch {
+		case shall && !is:
+			b.AddSets(s.table, set)
+		case is && !shall:
+			b.DeleteElements(s.table, set)
+		}
+	}
+}
+
+// setMember does it.
+func (h *Host) setMember(m members, sets []setIn, name string, want, managed bool) error {
+	h.members.Lock()
+	defer h.members.Unlock()
+	b := new(nft.Batch)
+	m.change(b, sets, name, want, managed)
+	if err := h.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+		return err
+	}
+	if want {
+		m[name] = managed
+	} else {
+		delete(m, name)
+	}
+	return nil
+}
+
+// setIn is a set of names in one of the host's tables.
+type setIn struct {
+	table       nft.ID
+	name        string
+	managedOnly bool
+}
+
+// The set of all names comes first.
+var (
+	bridgeSets = []setIn{{inetTable, bridgesSet, false}, {inetTable, managedSet, true}, {arpTable, managedSet, true}}
+	portSets   = []setIn{{bridgeTable, portsSet, false}, {bridgeTable, managedPortsSet, true}}
+)

@@ -1,0 +1,274 @@
+package guard
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	mdnetlink "github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/nft"
+)
+
+// Gap is a time in which rules were not in force, because somebody else has changed or deleted them.
+type Gap struct {
+	// Port is whose rules they were, or "" for those of the whole host.
+	Port string
+	// Uncovered is the time from when the kernel has told of the change until the rules were in force again.
+	Uncovered time.Duration
+	// Err is set if they are not in force again. It will be tried once more in a second.
+	Err error
+}
+
+// watchBuffer is how much the kernel may have told that has not been read yet. If that is not enough, all rules are
+// put in force again, whatever has happened to them.
+const watchBuffer = 8 << 20
+
+const retryAfter = time.Second
+
+// Watch puts rules in force again when somebody else changes them: another nft, firewalld, a table flushed by hand. It
+// tells report of each time that this was needed, and returns when ctx is done.
+func (h *Host) Watch(ctx context.Context, report func(Gap)) error {
+	var sock *mdnetlink.Conn
+	err := h.in(func() (err error) {
+		sock, err = mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watch guard: open netlink: %w", err)
+	}
+	defer sock.Close()
+	if err := errors.Join(sock.SetReadBuffer(watchBuffer), sock.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+		return fmt.Errorf("watch guard: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { sock.SetReadDeadline(time.Now()) })
+	defer stop()
+
+	w := &watcher{host: h, since: make(map[string]time.Time)}
+	for ctx.Err() == nil {
+		if len(w.since) > 0 {
+			sock.SetReadDeadline(time.Now().Add(retryAfter))
+		}
+		messages, err := sock.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			w.all()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err != nil:
+			return fmt.Errorf("watch guard: %w", err)
+		}
+		if w.read(messages) || err != nil {
+			w.restore(report)
+		}
+		if len(w.since) == 0 {
+			sock.SetReadDeadline(time.Time{})
+			if ctx.Err() != nil { // its deadline may just have been taken away
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// watcher knows since when which rules are not what they should be, by port; "" stands for the whole host's.
+type watcher struct {
+	host  *Host
+	since map[string]time.Time
+}
+
+func (w *watcher) changed(port string) {
+	if _, ok := w.since[port]; !ok {
+		w.since[port] = time.Now()
+	}
+}
+
+func (w *watcher) all() {
+	w.changed("")
+	w.host.mu.Lock()
+	defer w.host.mu.Unlock()
+	for name := range w.host.ports {
+		w.changed(name)
+	}
+}
+
+// Every message begins with a header of its subsystem, and has the table as its first attribute (linux/netfilter).
+const (
+	genHeader      = 4
+	tableAttribute = 1
+)
+
+// read takes what the kernel tells, and reports whether a transaction has ended.
+func (w *watcher) read(messages []mdnetlink.Message) (ended bool) {
+	for _, m := range messages {
+		if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < genHeader {
+			continue
+		}
+		if m.Header.Type&0xff == unix.NFT_MSG_NEWGEN {
+			ended = true
+			continue
+		}
+		w.host.mu.Lock()
+		own := w.host.own[m.Header.PID]
+		w.host.mu.Unlock()
+		if own {
+			continue
+		}
+		attributes, err := mdnetlink.NewAttributeDecoder(m.Data[genHeader:])
+		if err != nil {
+			continue
+		}
+		attributes.ByteOrder = binary.BigEndian
+		for attributes.Next() {
+			if attributes.Type() == tableAttribute {
+				w.table(m.Data[0], attributes.String())
+				break
+			}
+		}
+	}
+	return ended
+}
+
+func (w *watcher) table(family byte, name string) {
+	switch family {
+	case unix.NFPROTO_NETDEV:
+		port, ok := strings.CutPrefix(name, tablePrefix)
+		w.host.mu.Lock()
+		known := w.host.ports[port] != nil
+		w.host.mu.Unlock()
+		if ok && known {
+			w.changed(port)
+		}
+	case unix.NFPROTO_INET, unix.NFPROTO_BRIDGE, unix.NFPROTO_ARP:
+		if name == hostName {
+			w.changed("")
+		}
+	}
+}
+
+// restore puts in force again what has changed, the rules for the whole host first.
+func (w *watcher) restore(report func(Gap)) {
+	for _, port := range slices.Sorted(maps.Keys(w.since)) {
+		needed, err := w.host.restore(port)
+		if needed || err != nil {
+			report(Gap{Port: port, Uncovered: time.Since(w.since[port]), Err: err})
+		}
+		if err == nil {
+			delete(w.since, port)
+		}
+	}
+}
+
+// restore reports whether there is still something to put in force.
+func (h *Host) restore(port string) (needed bool, err error) {
+	if port != "" {
+		h.mu.Lock()
+		p := h.ports[port]
+		h.mu.Unlock()
+		if p == nil {
+			return false, nil
+		}
+		return p.restore()
+	}
+	h.members.Lock()
+	defer h.members.Unlock()
+	b := new(nft.Batch)
+	for _, t := range h.hostTables() {
+		for i := range t.Sets {
+			t.Sets[i].Elements = elementsOf(h.membersOf(setIn{table: t.ID, name: t.Sets[i].Name})...)
+		}
+		b.DeleteTable(t.ID)
+		b.AddTable(t.ID)
+		b.AddCounters(t.ID, t.Counters...)
+		b.AddSets(t.ID, t.Sets...)
+		b.AddChains(t.ID, t.Chains...)
+		b.AddRules(t.ID, t.Chains...)
+	}
+	if err := h.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+		return true, fmt.Errorf("restore the guard's rules for the host: %w", err)
+	}
+	return true, nil
+}
+
+// membersOf are what a set of the host's tables shall hold.
+func (h *Host) membersOf(set setIn) (names []string) {
+	for _, of := range []struct {
+		members members
+		sets    []setIn
+	}{{h.bridges, bridgeSets}, {h.guarded, portSets}} {
+		for _, s := range of.sets {
+			if s.table != set.table || s.name != set.name {
+				continue
+			}
+			for name, managed := range of.members {
+				if managed || !s.managedOnly {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// restore makes the table anew.
+func (p *Port) restore() (needed bool, err error) {
+	err = p.do("restore", func() error {
+		if p.staged == nil && !p.quarantined {
+			return nil
+		}
+		if err := p.isThere(p.staged); err != nil {
+			if errors.Is(err, ErrGone) {
+				return nil
+			}
+			return err
+		}
+		needed = true
+		before := p.portState
+		err := p.again(before)
+		if err != nil {
+			p.portState = before
+		}
+		return err
+	})
+	return needed, err
+}
+
+func (p *Port) again(before portState) error {
+	b := new(nft.Batch)
+	b.DeleteTable(p.id)
+	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+		return err
+	}
+	p.portState = portState{}
+	switch {
+	case before.quarantined:
+		if err := p.quarantine(); err != nil {
+			return err
+		}
+	case before.current != nil:
+		if err := p.stage(before.current.spec); err != nil {
+			return err
+		}
+		if err := p.enforce(p.staged.ref(before.inForce[0].phase)); err != nil {
+			return err
+		}
+	}
+	if before.staged != nil && before.staged != before.current {
+		if err := p.stage(before.staged.spec); err != nil {
+			return err
+		}
+	}
+	if len(before.inForce) > 1 {
+		return p.both(p.staged.ref(before.inForce[1].phase))
+	}
+	return nil
+}

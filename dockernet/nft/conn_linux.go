@@ -1,0 +1,201 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a connection to the nftables of one network namespace, for one goroutine at a time. After an error it may be
+// out of step with the kernel and is of no more use.
+type Conn struct {
+	c    *nftables.Conn
+	sock *netlink.Conn
+	port uint32
+	// Sizes of the socket's buffers.
+	writes, reads int
+}
+
+// Buffers of the socket. The kernel answers every message before a batch is done, so all the answers must fit.
+const (
+	minBuffer   = 1 << 18
+	answerBytes = 1 << 10
+)
+
+// timeout bounds how long the kernel may take to answer.
+const timeout = 30 * time.Second
+
+// Dial opens a connection in the namespace of the calling thread, where it stays.
+func Dial() (*Conn, error) {
+	conn := new(Conn)
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(sock *netlink.Conn) error {
+		conn.sock = sock
+		return nil
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	conn.c = c
+	if err := errors.Join(conn.room(minBuffer, minBuffer), conn.name()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open netlink: %w", err), conn.Close())
+	}
+	return conn, nil
+}
+
+// Close ends the connection.
+func (c *Conn) Close() error { return c.c.CloseLasting() }
+
+// PortID is what the kernel calls the connection where it tells others what has changed.
+func (c *Conn) PortID() uint32 { return c.port }
+
+func (c *Conn) name() error {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var address unix.Sockaddr
+	var nameErr error
+	if err := raw.Control(func(fd uintptr) { address, nameErr = unix.Getsockname(int(fd)) }); err != nil {
+		return err
+	}
+	if a, ok := address.(*unix.SockaddrNetlink); ok {
+		c.port = a.Pid
+	}
+	return nameErr
+}
+
+// room makes the socket's buffers as large as what goes through them, and sets the time until which it must have.
+func (c *Conn) room(write, read int) error {
+	if write > c.writes {
+		if err := c.sock.SetWriteBuffer(write); err != nil {
+			return fmt.Errorf("set size of write buffer: %w", err)
+		}
+		c.writes = write
+	}
+	if read > c.reads {
+		if err := c.sock.SetReadBuffer(read); err != nil {
+			return fmt.Errorf("set size of read buffer: %w", err)
+		}
+		c.reads = read
+	}
+	return c.sock.SetDeadline(time.Now().Add(timeout))
+}
+
+// Send makes the changes of a batch, all or none.
+func (c *Conn) Send(b *Batch) error {
+	if len(b.changes) == 0 {
+		return nil
+	}
+	if err := c.room(2*b.bytes, answerBytes*len(b.changes)); err != nil {
+		return err
+	}
+	for _, f := range b.changes {
+		if err := f(c.c); err != nil {
+			return err
+		}
+	}
+	if err := c.c.Flush(); err != nil {
+		return fmt.Errorf("nftables refused the rules: %w", err)
+	}
+	return nil
+}
+
+// Verify reads back how many elements the sets of a table have.
+func (c *Conn) Verify(id ID, sets []Set) error {
+	if err := c.room(0, 0); err != nil {
+		return err
+	}
+	for i := range sets {
+		s := &sets[i]
+		got, err := c.c.GetSetElements(&nftables.Set{Table: id.kernel(), Name: s.Name})
+		if err != nil {
+			return fmt.Errorf("read set %s of table %v back: %w", s.Name, id, err)
+		}
+		n := 0
+		for _, e := range got {
+			if !e.IntervalEnd {
+				n++
+			}
+		}
+		if n != len(s.Elements) {
+			return fmt.Errorf("set %s of table %v has %d elements of %d: the kernel has lost some", s.Name, id, n, len(s.Elements))
+		}
+	}
+	return nil
+}
+
+// Chains returns the names of the chains of a family, by table.
+func (c *Conn) Chains(family string) (map[string][]string, error) {
+	if err := c.room(0, 0); err != nil {
+		return nil, err
+	}
+	chains, err := c.c.ListChainsOfTableFamily(ID{Family: family}.kernel().Family)
+	if err != nil {
+		return nil, fmt.Errorf("list %s chains: %w", family, err)
+	}
+	names := make(map[string][]string)
+	for _, ch := range chains {
+		names[ch.Table.Name] = append(names[ch.Table.Name], ch.Name)
+	}
+	return names, nil
+}
+
+// Sets returns the names of a table's sets. Without the table there are none.
+func (c *Conn) Sets(id ID) ([]string, error) {
+	if err := c.room(0, 0); err != nil {
+		return nil, err
+	}
+	sets, err := c.c.GetSets(id.kernel())
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list sets of table %v: %w", id, err)
+	}
+	var names []string
+	for _, s := range sets {
+		names = append(names, s.Name)
+	}
+	return names, nil
+}
+
+// Interfaces returns the elements of a set of interface names. Without the set there are none.
+func (c *Conn) Interfaces(id ID, set string) ([]string, error) {
+	if err := c.room(0, 0); err != nil {
+		return nil, err
+	}
+	elements, err := c.c.GetSetElements(&nftables.Set{Table: id.kernel(), Name: set})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("read set %s of table %v: %w", set, id, err)
+	}
+	var names []string
+	for _, e := range elements {
+		names = append(names, unix.ByteSliceToString(e.Key))
+	}
+	return names, nil
+}
+
+// Counters reads the counters of a table. Without the table there are none.
+func (c *Conn) Counters(id ID) (map[string]Counter, error) {
+	if err := c.room(0, 0); err != nil {
+		return nil, err
+	}
+	objects, err := c.c.GetNamedObjects(id.kernel())
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("read counters of table %v: %w", id, err)
+	}
+	counters := make(map[string]Counter)
+	for _, o := range objects {
+		if named, ok := o.(*nftables.NamedObj); ok {
+			if counter, ok := named.Obj.(*expr.Counter); ok {
+				counters[named.Name] = Counter{counter.Packets, counter.Bytes}
+			}
+		}
+	}
+	return counters, nil
+}
+
+// Counter is what a counter has seen.
+type Counter struct{ Packets, Bytes uint64 }

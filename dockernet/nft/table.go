@@ -1,0 +1,219 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Table is the content of a table, or a part of it.
+type Table struct {
+	ID
+	Counters []string
+	Sets     []Set
+	Chains   []Chain
+}
+
+// ID names a table. Family is inet, netdev, bridge or arp.
+type ID struct{ Family, Name string }
+
+func (id ID) String() string { return id.Family + " " + id.Name }
+
+// Set has elements of one type. With Interval set they are ranges.
+type Set struct {
+	Name     string
+	Type     Type
+	Interval bool
+	Elements []Element
+}
+
+// Type is that of a set's elements.
+type Type uint8
+
+const (
+	Address4 Type = iota + 1
+	Address6
+	Address4Port
+	Address6Port
+	InterfaceName
+)
+
+func (t Type) String() string {
+	return [...]string{Address4: "ipv4_addr", Address6: "ipv6_addr", Address4Port: "ipv4_addr . inet_service",
+		Address6Port: "ipv6_addr . inet_service", InterfaceName: "ifname"}[t]
+}
+
+func (t Type) withPort() bool { return t == Address4Port || t == Address6Port }
+
+// Element is a range of addresses with both ends, with a port where the set has ports, or the name of an interface.
+type Element struct {
+	First, Last netip.Addr
+	Port        uint16
+	Name        string
+}
+
+// Chain is a base chain if it has a Hook.
+type Chain struct {
+	Name  string
+	Hook  *Hook
+	Rules []Rule
+	// Kind is what all packets are that come here. Rules do not test it again.
+	Kind Kind
+}
+
+// Hook is where packets enter a chain. Device is for tables of family netdev. What comes to the end of the chain is
+// accepted if Accept is set, and dropped otherwise.
+type Hook struct {
+	Type, At, Device string
+	Priority         int
+	Accept           bool
+}
+
+func (h *Hook) String() string {
+	device, policy := "", "drop"
+	if h.Device != "" {
+		device = fmt.Sprintf(" device %q", h.Device)
+	}
+	if h.Accept {
+		policy = "accept"
+	}
+	return fmt.Sprintf("type %s hook %s%s priority %d; policy %s;", h.Type, h.At, device, h.Priority, policy)
+}
+
+// String is the table as nft reads it, but for comments, which stand for rules that nft has no words for.
+func (t *Table) String() string {
+	w := new(strings.Builder)
+	fmt.Fprintf(w, "table %v {\n", t.ID)
+	for _, c := range t.Counters {
+		fmt.Fprintf(w, "\tcounter %s {\n\t}\n", c)
+	}
+	for i := range t.Sets {
+		t.Sets[i].write(w)
+	}
+	for i := range t.Chains {
+		t.Chains[i].write(w)
+	}
+	w.WriteString("}\n")
+	return w.String()
+}
+
+func (s *Set) write(w *strings.Builder) {
+	fmt.Fprintf(w, "\tset %s {\n\t\ttype %v\n", s.Name, s.Type)
+	if s.Interval {
+		w.WriteString("\t\tflags interval\n")
+	}
+	if len(s.Elements) > 0 {
+		w.WriteString("\t\telements = {")
+		for i, e := range s.Elements {
+			if i > 0 {
+				w.WriteByte(',')
+			}
+			w.WriteString(" " + e.text(s.Type))
+		}
+		w.WriteString(" }\n")
+	}
+	w.WriteString("\t}\n")
+}
+
+func (e *Element) text(t Type) string {
+	if t == InterfaceName {
+		return fmt.Sprintf("%q", e.Name)
+	}
+	if t.withPort() {
+		return fmt.Sprintf("%s . %d", e.addresses(), e.Port)
+	}
+	return e.addresses()
+}
+
+// addresses writes the range as nft does: an address, a prefix or a range.
+func (e *Element) addresses() string {
+	if e.First == e.Last {
+		return e.First.String()
+	}
+	for bits := range e.First.BitLen() {
+		if p := netip.PrefixFrom(e.First, bits); p.Masked() == p && LastOf(p) == e.Last {
+			return p.String()
+		}
+	}
+	return e.First.String() + "-" + e.Last.String()
+}
+
+// LastOf returns the last address of a network.
+func LastOf(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last
+}
+
+func (c *Chain) write(w *strings.Builder) {
+	fmt.Fprintf(w, "\tchain %s {\n", c.Name)
+	if c.Hook != nil {
+		fmt.Fprintf(w, "\t\t%v\n", c.Hook)
+	}
+	for _, r := range c.Rules {
+		fmt.Fprintf(w, "\t\t%v\n", r)
+	}
+	w.WriteString("\t}\n")
+}
+
+// Reachable returns what packets can meet: chains from the base chains on, each before those that lead to it, with the
+// sets and counters that their rules have.
+func (t *Table) Reachable() *Table {
+	r := &Table{ID: t.ID}
+	seen := make(map[string]bool)
+	var visit func(name string)
+	visit = func(name string) {
+		i := slices.IndexFunc(t.Chains, func(c Chain) bool { return c.Name == name })
+		if seen[name] || i < 0 {
+			return
+		}
+		seen[name] = true
+		for _, rule := range t.Chains[i].Rules {
+			for _, p := range rule {
+				switch p := p.(type) {
+				case Verdict:
+					visit(p.chain)
+				case Count:
+					seen[p.Counter] = true
+				case In:
+					seen[p.Set] = true
+				}
+			}
+		}
+		r.Chains = append(r.Chains, t.Chains[i])
+	}
+	for i := range t.Chains {
+		if t.Chains[i].Hook != nil {
+			visit(t.Chains[i].Name)
+		}
+	}
+	for _, c := range t.Counters {
+		if seen[c] {
+			r.Counters = append(r.Counters, c)
+		}
+	}
+	for _, s := range t.Sets {
+		if seen[s.Name] {
+			r.Sets = append(r.Sets, s)
+		}
+	}
+	return r
+}
+
+// Objects are the names of chains and sets that a table has.
+type Objects struct{ Chains, Sets []string }
+
+// Objects returns those of the table.
+func (t *Table) Objects() (o Objects) {
+	for _, c := range t.Chains {
+		o.Chains = append(o.Chains, c.Name)
+	}
+	for _, s := range t.Sets {
+		o.Sets = append(o.Sets, s.Name)
+	}
+	return o
+}
