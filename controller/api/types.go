@@ -1,0 +1,90 @@
+// Package api is the wire between the controller and those who use it: the types, a client and a handler for
+// HTTP/JSON on sluice.sock.
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// State says what holds for a container.
+type State string
+
+const (
+	Attached    State = "attached"    // its policy is in force
+	Quarantined State = "quarantined" // a step failed: nothing passes until a switch succeeds
+	Stopped     State = "stopped"     // it does not run; its policy comes back before it does
+)
+
+// Attach asks for a container to be put under policies.
+type Attach struct {
+	// Container is a name, an id or the beginning of one.
+	Container string `json:"container"`
+	// Policy is a policy document: one policy for all phases, or the policies of phases.
+	Policy json.RawMessage `json:"policy"`
+	// Phase is the one to begin with; "baseline" if empty.
+	Phase string `json:"phase,omitempty"`
+	// AllowWeak accepts what a container might use against its policy, where that is possible at all.
+	AllowWeak bool `json:"allow_weak,omitempty"`
+}
+
+// Phase asks for a switch.
+type Phase struct {
+	Phase string `json:"phase"`
+	// Generation, unless 0, must be greater than the container's, or equal if nothing would change.
+	Generation uint64 `json:"generation,omitempty"`
+}
+
+// Policy asks for other policies in all phases. The phase stays.
+type Policy struct {
+	Policy     json.RawMessage `json:"policy"`
+	Generation uint64          `json:"generation,omitempty"`
+}
+
+// Status is a container as it is now.
+type Status struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	State State  `json:"state"`
+	// Problem says why it is quarantined, and what to do.
+	Problem    string `json:"problem,omitempty"`
+	Phase      string `json:"phase"`
+	Mode       string `json:"network_mode"`
+	Targets    int    `json:"targets"`
+	Generation uint64 `json:"generation"`
+	Digest     string `json:"digest"`
+	// Since is when what is in force came into force.
+	Since time.Time `json:"since"`
+	// Weak are the reasons that were accepted because of allow_weak.
+	Weak []string `json:"weak,omitempty"`
+	// Notes are what a user might stumble over, a sentence each.
+	Notes []string `json:"notes,omitempty"`
+	// Proxy are the addresses of the explicit proxy, inside of the container.
+	Proxy []string `json:"proxy,omitempty"`
+	// UncoveredMilliseconds is how long the container ran without its policy, because it was restarted by others.
+	UncoveredMilliseconds float64 `json:"uncovered_ms,omitempty"`
+	// Policies is every phase's policy by the phase's name; left out of lists.
+	Policies map[string]json.RawMessage `json:"policies,omitempty"`
+	// Unchanged is set in the answer to an attach that found everything in force.
+	Unchanged bool `json:"unchanged,omitempty"`
+	// Milliseconds is how long an attach took.
+	Milliseconds float64 `json:"ms,omitempty"`
+}
+
+// Receipt is what a switch returns. When it arrives, nothing passes any more that the new policy refuses.
+type Receipt struct {
+	Container   string `json:"container"`
+	ContainerID string `json:"container_id"`
+	Generation  uint64 `json:"generation"`
+	Phase       string `json:"phase"`
+	Digest      string `json:"digest"`
+	// FlowsCut and FlowsKept count both planes; DirectCut is what of the former was on the direct one.
+	FlowsCut  int `json:"flows_cut"`
+	DirectCut int `json:"direct_cut"`
+	FlowsKept int `json:"flows_kept"`
+	// InboundOpen counts connections into the container that stay open.
+	InboundOpen int `json:"inbound_open"`
+	// Unchanged: the same phase and digest were in force already; nothing was cut and the generation stays.
+	Unchanged    bool    `json:"unchanged"`
+	Milliseconds float64 `json:"ms"`
+}

@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sluice/control"
+	"sluice/matcher"
+)
+
+// Config says what a controller works with. It is read once.
+type Config struct {
+	Engine  Engine
+	Host    Host
+	Sidecar Sidecar
+	// Dir keeps what is in force, with mode 0700, for a controller that comes after this one.
+	Dir string
+	// Matcher says how policies are read, apart from what they say. Never is of no use here.
+	Matcher matcher.Options
+	Logger  *slog.Logger
+	Version string
+}
+
+// sidecarTimeout is how long a sidecar may take for one step of a switch. It needs milliseconds; one that does not
+// answer hangs, and the container is quarantined.
+const sidecarTimeout = 5 * time.Second
+
+// parallel is how many containers are looked after at a time where nobody waits for one of them.
+const parallel = 8
+
+// Controller keeps containers under their policies. Its methods may be called by any number of goroutines: what
+// concerns one container is done one after another, and containers do not wait for each other.
+type Controller struct {
+	config  Config
+	log     *slog.Logger
+	store   *store
+	events  control.Hub
+	metrics *metrics
+	work    *queue
+	began   time.Time // when Recover was called
+
+	mu      sync.Mutex // guards members
+	members map[string]*member
+}
+
+// New makes a controller. [Controller.Recover] comes before all else.
+func New(config Config) (*Controller, error) {
+	s, err := openStore(config.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}}
+	c.metrics = newMetrics(c)
+	return c, nil
+}
+
+// Run follows the engine and the sidecar's records until ctx is done. Nothing that it started outlives it.
+func (c *Controller) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { c.follow(ctx); return nil })
+	group.Go(func() error {
+		for e := range c.config.Sidecar.Events(ctx) {
+			c.events.Publish(e)
+		}
+		return nil
+	})
+	for range parallel {
+		group.Go(func() error { c.reconcileQueued(ctx); return nil })
+	}
+	return group.Wait()
+}
+
+// Close lets go of all namespaces and listeners of this process. What is in force stays in force.
+func (c *Controller) Close() error {
+	c.mu.Lock()
+	all := slices.Collect(maps.Values(c.members))
+	clear(c.members)
+	c.mu.Unlock()
+	var errs []error
+	for _, m := range all {
+		if m.take(context.Background()) == nil {
+			errs = append(errs, m.letGo())
+			m.gone = true
+			m.leave()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// all returns the members there are now.
+func (c *Controller) all() []*member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.members))
+}
+
+// member returns the container's, or an error of control.CodeNotFound. ref is a name, an id or the beginning of one.
+func (c *Controller) member(ref string) (*member, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.members[ref]; m != nil {
+		return m, nil
+	}
+	var found []*member
+	for id, m := range c.members {
+		if name := m.shown.Load().status.Name; name == strings.TrimPrefix(ref, "/") {
+			return m, nil
+		}
+		if ref != "" && strings.HasPrefix(id, ref) {
+			found = append(found, m)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return nil, &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(
+			"container %q is not attached: sluice ls lists those that are, sluice attach adds one", ref)}
+	}
+	return nil, &control.Error{Code: control.CodeInvalid, Message: fmt.Sprintf(
+		"%q is the beginning of %d ids: write more of it", ref, len(found))}
+}
+
+// locked finds a container's member and waits for its turn, which the caller gives back by leave.
+func (c *Controller) locked(ctx context.Context, ref string) (*member, error) {
+	m, err := c.member(ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.take(ctx); err != nil {
+		return nil, err
+	}
+	if m.gone {
+		m.leave()
+		return c.locked(ctx, ref) // somebody detached it meanwhile; it may be there anew
+	}
+	return m, nil
+}
+
+// forget takes a member out of the list. The caller has its turn.
+func (c *Controller) forget(m *member) error {
+	c.mu.Lock()
+	if c.members[m.record.ID] == m {
+		delete(c.members, m.record.ID)
+	}
+	c.mu.Unlock()
+	m.gone = true
+	return c.store.remove(m.record.ID)
+}

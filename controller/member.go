@@ -1,0 +1,130 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"sluice/control"
+	"sluice/controller/api"
+	"sluice/dockernet/netns"
+	"sluice/policy"
+)
+
+// member is one container under policies. All but shown belongs to whoever has the turn.
+type member struct {
+	turn chan struct{}
+
+	gone      bool // detached: the value is of no use any more
+	record    record
+	container Container
+	net       Net            // nil while it does not run
+	sockets   *netns.Sockets // nil without net
+	plan      *Plan          // what the layers have in force; nil if they must be installed anew
+	restage   bool           // the layers hold something else staged than plan
+	since     time.Time
+	uncovered time.Duration
+
+	cut   atomic.Uint64         // flows, ever
+	shown atomic.Pointer[shown] // for readers, who do not wait for their turn
+}
+
+// shown is a member as readers see it.
+type shown struct {
+	status  api.Status // without policies
+	set     *policySet
+	phase   policy.Phase
+	plan    *Plan // nil if nothing is in force
+	session string
+}
+
+func newMember(r record) *member {
+	m := &member{turn: make(chan struct{}, 1), record: r}
+	m.shown.Store(&shown{status: api.Status{ID: r.ID, Name: r.Name}})
+	return m
+}
+
+// take waits for the turn.
+func (m *member) take(ctx context.Context) error {
+	select {
+	case m.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (m *member) leave() { <-m.turn }
+
+// session is the id by which the sidecar knows this run of the container.
+func (m *member) session() string { return m.record.ID + "." + m.record.Namespace }
+
+// layers are those in the kernel, the inner one first.
+func (m *member) layers() []Layer { return []Layer{m.net.Gate(), m.net.Guard()} }
+
+// letGo closes what this process holds open of the container's network.
+func (m *member) letGo() error {
+	var errs []error
+	if m.sockets != nil {
+		errs = append(errs, m.sockets.Close())
+	}
+	if m.net != nil {
+		errs = append(errs, m.net.Close())
+	}
+	m.sockets, m.net, m.plan, m.restage = nil, nil, nil, false
+	return errors.Join(errs...)
+}
+
+// publish shows readers what holds now.
+func (m *member) publish() {
+	r := &m.record
+	p := r.set.phases[r.Phase]
+	s := &shown{set: r.set, phase: r.Phase, plan: m.plan, session: m.session(), status: api.Status{
+		ID: r.ID, Name: r.Name, State: r.State, Problem: r.Problem,
+		Phase: r.Phase.String(), Mode: p.Mode.String(), Targets: len(p.Targets),
+		Generation: r.Generation, Digest: r.set.digests[r.Phase].String(), Since: m.since,
+		UncoveredMilliseconds: milliseconds(m.uncovered),
+	}}
+	for _, why := range m.container.Refusals {
+		s.status.Weak = append(s.status.Weak, why.Reason)
+	}
+	if m.plan != nil {
+		s.status.Notes = notes(m.plan)
+		for _, a := range m.plan.Explicit {
+			s.status.Proxy = append(s.status.Proxy, "http://"+a.String())
+		}
+	}
+	m.shown.Store(s)
+}
+
+// policies are those of all phases, as the wire has them.
+func (s *policySet) policies() (map[string]json.RawMessage, error) {
+	all := map[string]json.RawMessage{}
+	for phase, p := range s.phases {
+		text, err := json.Marshal(p)
+		if err != nil {
+			return nil, fmt.Errorf("policy of phase %v: %w", policy.Phase(phase), err)
+		}
+		all[policy.Phase(phase).String()] = text
+	}
+	return all, nil
+}
+
+// receipt says what holds now, without what was cut.
+func (m *member) receipt(began time.Time) api.Receipt {
+	s := m.shown.Load().status
+	return api.Receipt{Container: s.Name, ContainerID: s.ID, Generation: s.Generation, Phase: s.Phase, Digest: s.Digest,
+		Milliseconds: milliseconds(time.Since(began))}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// stale is the error of a caller who named a generation that is not newer.
+func (m *member) stale(asked uint64) error {
+	return &control.Error{Code: control.CodeStale, Have: m.record.Generation, Got: asked, Message: fmt.Sprintf(
+		"container %s has generation %d, and %d is not newer: read its status and send a greater one, or none",
+		m.record.Name, m.record.Generation, asked)}
+}

@@ -1,0 +1,183 @@
+package controller
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sluice/control"
+	"sluice/dockernet/direct"
+	"sluice/dockernet/netns"
+	"sluice/matcher"
+	"sluice/policy"
+)
+
+// explicitProxy is where proxy clients inside of a container find the proxy. It lies beside the engine's resolver,
+// 127.0.0.11, where no program listens; the port is that of other HTTP proxies.
+var explicitProxy = netip.MustParseAddrPort("127.0.0.12:3128")
+
+// makePlan brings together what the layers have to know.
+func makePlan(container *Container, facts *Facts, policies *policySet, sockets *netns.Sockets, options matcher.Options) (*Plan, error) {
+	p := &Plan{
+		Container: container, Policies: policies, Sockets: sockets, Explicit: []netip.AddrPort{explicitProxy},
+		NoRoute4: facts.NoRoute4, NoRoute6: facts.NoRoute6,
+		Direct: direct.Spec{
+			Networks: container.networks(),
+			Host:     facts.Addresses,
+			Internal: container.internal(),
+			Closed:   facts.Closed,
+			NoFloor:  options.NoFloor,
+		},
+	}
+	upstreams := container.Upstreams
+	if len(upstreams) == 0 {
+		upstreams = facts.Upstreams
+	}
+	near := slices.Clone(facts.Subnets)
+	for _, a := range facts.Addresses {
+		near = append(near, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, u := range upstreams {
+		near = append(near, netip.PrefixFrom(u.Addr(), u.Addr().BitLen()))
+	}
+	p.Direct.Direct = sorted(near)
+
+	for phase, one := range policies.phases {
+		rules, err := matcher.Compile(one, options)
+		if err != nil {
+			return nil, fmt.Errorf("policy of phase %v: %w", policy.Phase(phase), err)
+		}
+		p.Direct.Phases[phase] = direct.Phase{Rules: rules, Inbound: one.Options.Inbound, Named: p.named(one)}
+	}
+	if err := p.Direct.Check(); err != nil {
+		return nil, err
+	}
+	return p, p.session(upstreams)
+}
+
+// session says the same for the sidecar.
+func (p *Plan) session(upstreams []netip.AddrPort) error {
+	p.Session = control.SessionSpec{
+		Container: p.Container.Name, ContainerID: p.Container.ID, Policies: map[string]json.RawMessage{},
+		Hosts: map[string][]string{},
+	}
+	for phase, one := range p.Policies.phases {
+		text, err := json.Marshal(one)
+		if err != nil {
+			return fmt.Errorf("policy of phase %v: %w", policy.Phase(phase), err)
+		}
+		p.Session.Policies[policy.Phase(phase).String()] = text
+	}
+	for _, u := range upstreams {
+		p.Session.Upstreams = append(p.Session.Upstreams, u.String())
+	}
+	for _, n := range sorted(slices.Concat(p.Direct.Networks, p.Direct.Direct)) {
+		p.Session.Never = append(p.Session.Never, n.String())
+	}
+	for name, addresses := range p.Container.Hosts {
+		for _, a := range addresses {
+			p.Session.Hosts[name] = append(p.Session.Hosts[name], a.String())
+		}
+	}
+	return nil
+}
+
+// networks are the subnets that the container is on.
+func (c *Container) networks() (all []netip.Prefix) {
+	for _, n := range c.Networks {
+		for _, a := range n.Addresses {
+			all = append(all, a.Masked())
+		}
+	}
+	return sorted(all)
+}
+
+// internal reports whether none of the networks has a way out.
+func (c *Container) internal() bool {
+	return len(c.Networks) > 0 && !slices.ContainsFunc(c.Networks, func(n Network) bool { return !n.Internal })
+}
+
+// sorted returns each of the prefixes once, in an order that does not depend on theirs.
+func sorted(prefixes []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return slices.Compact(prefixes)
+}
+
+// named finds what a policy's names stand for on the container's own networks and the host.
+func (p *Plan) named(one policy.Policy) (all []netip.AddrPort) {
+	if len(p.Container.Hosts) == 0 {
+		return nil
+	}
+	near := slices.Concat(p.Direct.Networks, p.Direct.Direct)
+	for _, t := range one.Targets {
+		for name, addresses := range p.Container.Hosts {
+			if !covers(t, name) {
+				continue
+			}
+			for _, a := range addresses {
+				if slices.ContainsFunc(near, func(n netip.Prefix) bool { return n.Contains(a) }) {
+					all = append(all, netip.AddrPortFrom(a, t.Port))
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// covers reports whether a target is about a host name.
+func covers(t policy.Target, name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	switch t.Kind {
+	case policy.Hostname:
+		return t.Host == name
+	case policy.Wildcard:
+		return strings.HasSuffix(name, t.Host[1:]) && len(name) >= len(t.Host)
+	}
+	return false
+}
+
+// same reports whether two plans lead to the same rules, so that nothing has to be done to go from one to the other.
+func (p *Plan) same(q *Plan) bool {
+	a, b := &p.Direct, &q.Direct
+	if p.Policies.digest != q.Policies.digest || a.Internal != b.Internal || p.Sockets != q.Sockets ||
+		p.NoRoute4 != q.NoRoute4 || p.NoRoute6 != q.NoRoute6 ||
+		!slices.Equal(a.Networks, b.Networks) || !slices.Equal(a.Direct, b.Direct) ||
+		!slices.Equal(a.Host, b.Host) || !slices.Equal(a.Closed, b.Closed) ||
+		!slices.Equal(p.Session.Upstreams, q.Session.Upstreams) || p.Session.Container != q.Session.Container ||
+		!maps.EqualFunc(p.Session.Hosts, q.Session.Hosts, slices.Equal) ||
+		!slices.EqualFunc(p.Container.Networks, q.Container.Networks, Network.same) {
+		return false
+	}
+	for i := range a.Phases {
+		if !slices.Equal(a.Phases[i].Named, b.Phases[i].Named) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n Network) same(o Network) bool {
+	return n.ID == o.ID && n.Bridge == o.Bridge && n.MAC == o.MAC && n.Internal == o.Internal && n.Managed == o.Managed &&
+		slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.Gateways, o.Gateways)
+}
+
+// notes say what a user might stumble over.
+func notes(p *Plan) (all []string) {
+	if p.Direct.Internal {
+		all = append(all, "all networks are internal: what is allowed outside of them is reached by TCP only, through the proxy")
+	}
+	if p.NoRoute4 {
+		all = append(all, "the proxy has no IPv4 route: what goes through it is refused over IPv4")
+	}
+	if p.NoRoute6 {
+		all = append(all, "the proxy has no IPv6 route: what goes through it is refused over IPv6")
+	}
+	return all
+}

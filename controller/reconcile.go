@@ -1,0 +1,269 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sluice/control"
+	"sluice/controller/api"
+)
+
+// retryTime is how long after a failure a container is looked at again.
+const retryTime = 2 * time.Second
+
+// settleTime is how long to wait after networks have changed: changes come in flocks, and what follows from them,
+// names and addresses of other containers, is not urgent.
+const settleTime = 100 * time.Millisecond
+
+// Recover takes up what an earlier controller has left, before anything else is done. Members keep what is in force;
+// their redirects lead to new listeners, and no connection is cut by that. What cannot be taken up yet is tried again
+// while the controller runs.
+func (c *Controller) Recover(ctx context.Context) error {
+	c.began = time.Now()
+	records, broken, err := c.store.load()
+	if err != nil {
+		return err
+	}
+	for id, err := range broken {
+		// Its rules stay in the kernel, and nothing else will touch them.
+		c.log.Error("a container cannot be looked after: detach and attach it again", "id", id, "error", err)
+	}
+	group := errgroup.Group{}
+	group.SetLimit(parallel)
+	for _, r := range records {
+		m := newMember(r)
+		m.publish()
+		c.mu.Lock()
+		c.members[r.ID] = m
+		c.mu.Unlock()
+		group.Go(func() error { c.look(ctx, r.ID); return nil })
+	}
+	_ = group.Wait() // look reports what went wrong
+	known := func(id string) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		m := c.members[id]
+		return m != nil && m.shown.Load().status.State != api.Stopped || broken[id] != nil
+	}
+	if err := c.config.Host.Clean(known); err != nil {
+		return fmt.Errorf("remove what is left of other containers: %w", err)
+	}
+	sessions, err := c.config.Sidecar.Sessions(ctx)
+	if err != nil {
+		c.log.Warn("sessions of containers that are gone may be left in the sidecar", "error", err)
+		return nil
+	}
+	for _, s := range sessions {
+		if id, _, _ := strings.Cut(s, "."); !known(id) {
+			if err := c.config.Sidecar.Delete(ctx, s); err != nil {
+				c.log.Warn("a session of a container that is gone is left in the sidecar", "session", s, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// follow puts into the queue what the engine's events are about.
+func (c *Controller) follow(ctx context.Context) {
+	for e := range c.config.Engine.Events(ctx, c.began) {
+		switch e.Kind {
+		case ContainerChanged:
+			c.enqueue(0, func(m *shown) bool { return m.status.ID == e.Container })
+		case NetworkJoined:
+			c.enqueue(0, func(m *shown) bool { return m.status.ID == e.Container })
+			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
+		case NetworksChanged:
+			c.enqueue(settleTime, func(*shown) bool { return true })
+		default:
+			c.enqueue(0, func(*shown) bool { return true })
+		}
+	}
+}
+
+func (c *Controller) enqueue(after time.Duration, which func(*shown) bool) {
+	for _, m := range c.all() {
+		if s := m.shown.Load(); which(s) {
+			c.work.add(s.status.ID, after)
+		}
+	}
+}
+
+// on reports whether the container is on a network.
+func (s *shown) on(network string) bool {
+	return s.plan != nil && slices.ContainsFunc(s.plan.Container.Networks, func(n Network) bool { return n.ID == network })
+}
+
+func (c *Controller) reconcileQueued(ctx context.Context) {
+	for {
+		id, ok := c.work.next(ctx)
+		if !ok {
+			return
+		}
+		c.look(ctx, id)
+		c.work.done(id)
+	}
+}
+
+// look brings a member in step with the engine, and puts it into the queue for later if that fails.
+func (c *Controller) look(ctx context.Context, id string) {
+	m, err := c.locked(ctx, id)
+	if err != nil {
+		return // it is gone, or ctx is done
+	}
+	defer m.leave()
+	err = c.reconcile(ctx, m)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	c.metrics.failed("reconcile")
+	c.log.Warn("a container is looked at again", "container", m.record.Name, "in", retryTime, "error", err)
+	if !m.gone {
+		c.work.add(id, retryTime)
+	}
+}
+
+// reconcile brings a member in step with the engine. The caller has its turn.
+func (c *Controller) reconcile(ctx context.Context, m *member) error {
+	container, err := c.config.Engine.Inspect(ctx, m.record.ID)
+	switch {
+	case errors.Is(err, control.ErrNotFound):
+		return c.end(ctx, m, func() error { return c.forget(m) })
+	case err != nil:
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	m.record.Name = container.Name
+	if !container.Running {
+		m.container = container
+		if m.record.State == api.Stopped {
+			m.publish() // its name may have changed
+			return nil
+		}
+		return c.end(ctx, m, func() error {
+			m.record.State, m.record.Problem, m.record.Paused = api.Stopped, "", false
+			m.uncovered = 0
+			m.publish()
+			return c.store.save(&m.record)
+		})
+	}
+	if m.record.State == api.Stopped || m.record.Started != container.Started || m.record.Sandbox != container.Sandbox {
+		return c.restarted(ctx, m, container)
+	}
+	m.container = container
+	if m.record.State == api.Quarantined {
+		// After a restart of the controller it is not open, and it may have got another network.
+		err := c.open(ctx, m)
+		m.publish()
+		return errors.Join(err, c.refuseAll(m))
+	}
+	if err := admissible(&container, m.record.AllowWeak); err != nil {
+		return errors.Join(c.open(ctx, m), c.quarantine(ctx, m, "looking at it again", err))
+	}
+	if m.plan == nil {
+		return c.takeUp(ctx, m)
+	}
+	return c.refresh(ctx, m)
+}
+
+// end lets go of a run of a container that is over, and then does the rest.
+func (c *Controller) end(ctx context.Context, m *member, rest func() error) error {
+	if m.net != nil {
+		// The gate has gone with the namespace; the guard has a table of its own.
+		if err := m.net.Guard().Remove(); err != nil {
+			return err
+		}
+		if err := m.letGo(); err != nil {
+			return err
+		}
+	}
+	if m.record.State != api.Stopped {
+		if err := c.endSession(ctx, m); err != nil {
+			return err
+		}
+	}
+	return rest()
+}
+
+// restarted brings a member's policy in force in another run of its container.
+func (c *Controller) restarted(ctx context.Context, m *member, container Container) error {
+	if err := c.end(ctx, m, func() error { return nil }); err != nil {
+		return err
+	}
+	m.container, m.uncovered = container, 0
+	m.record.State, m.record.Pending, m.record.Paused = api.Attached, true, false
+	m.record.Generation++
+	const doing = "attaching after a restart"
+	began := time.Now()
+	if err := admissible(&container, m.record.AllowWeak); err != nil {
+		_ = c.open(ctx, m) // so that the layers can refuse everything; else the container is paused
+		return c.quarantine(ctx, m, doing, err)
+	}
+	proxied, _, err := c.establish(ctx, m)
+	if err != nil {
+		return c.quarantine(ctx, m, doing, err)
+	}
+	m.uncovered = uncovered(&container)
+	if _, err := c.finish(ctx, m, doing, proxied, began); err != nil {
+		return err
+	}
+	c.log.Info("attached after a restart", "container", m.record.Name, "uncovered_ms", milliseconds(m.uncovered))
+	return nil
+}
+
+// uncovered is how long a container has run without its policy until now: not at all where it is silent until it is
+// admitted.
+func uncovered(container *Container) time.Duration {
+	started, err := time.Parse(time.RFC3339Nano, container.Started)
+	if err != nil || !slices.ContainsFunc(container.Networks, func(n Network) bool { return !n.Managed }) {
+		return 0
+	}
+	return max(0, time.Since(started))
+}
+
+// takeUp goes on where an earlier controller has ended. What is in force stays unless that one was about to change it;
+// while the sidecar is away nothing is touched.
+func (c *Controller) takeUp(ctx context.Context, m *member) error {
+	const doing = "taking up"
+	began := time.Now()
+	proxied, touched, err := c.establish(ctx, m)
+	switch {
+	case err != nil && touched:
+		return c.quarantine(ctx, m, doing, err)
+	case err != nil:
+		return err
+	case m.record.Pending:
+		_, err = c.finish(ctx, m, doing, proxied, began)
+		return err
+	}
+	m.since = began
+	m.publish()
+	return nil
+}
+
+// refresh brings the rules in step with the container's networks and the names on them.
+func (c *Controller) refresh(ctx context.Context, m *member) error {
+	plan, err := c.plan(ctx, m, m.record.set)
+	if err != nil {
+		return err
+	}
+	if plan.same(m.plan) {
+		if m.shown.Load().status.Name != m.record.Name {
+			m.publish()
+		}
+		return nil
+	}
+	next := m.record
+	next.Generation, next.Pending = next.Generation+1, true
+	receipt, err := c.changeStaged(ctx, m, plan, next, time.Now())
+	if err == nil {
+		c.log.Info("networks have changed", "container", receipt.Container, "generation", receipt.Generation,
+			"cut", receipt.FlowsCut, "kept", receipt.FlowsKept, "ms", receipt.Milliseconds)
+	}
+	return err
+}

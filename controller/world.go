@@ -1,0 +1,186 @@
+package controller
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"time"
+
+	"sluice/control"
+	"sluice/dockernet/direct"
+	"sluice/dockernet/netns"
+	"sluice/policy"
+)
+
+// Engine is what is asked of the container engine. Its methods may be called by any number of goroutines.
+type Engine interface {
+	// Inspect looks a container up by its name, its id or the beginning of that. "No such container" is an error for
+	// which errors.Is(err, [control.ErrNotFound]) holds.
+	Inspect(ctx context.Context, container string) (Container, error)
+	// Events yields what happened since a moment (the zero time is now), and goes on until ctx is done. After an
+	// interruption, where events may be missing, it yields [Resync].
+	Events(ctx context.Context, since time.Time) iter.Seq[Event]
+	// Pause freezes a container's processes, Unpause lets them go on.
+	Pause(ctx context.Context, id string) error
+	Unpause(ctx context.Context, id string) error
+}
+
+// Container is what the engine says of a container, as far as it matters here.
+type Container struct {
+	ID   string
+	Name string // without the slash
+	// Running is set while it has processes, also paused ones. What follows is meaningful only then.
+	Running bool
+	// Started and Sandbox tell one run of the container from the next: when it began, in the engine's words, and the
+	// path of its network namespace.
+	Started, Sandbox string
+	Networks         []Network
+	// Hosts are the names that the container knows without DNS, each with its addresses: siblings, their aliases,
+	// extra hosts.
+	Hosts map[string][]netip.Addr
+	// Upstreams are the name servers that the container was given; none if the host's are meant.
+	Upstreams []netip.AddrPort
+	// Refusals are the reasons why no policy can hold the container.
+	Refusals []Refusal
+}
+
+// same reports whether c and d are the same run of the same container.
+func (c *Container) same(d *Container) bool {
+	return c.ID == d.ID && c.Running == d.Running && c.Started == d.Started && c.Sandbox == d.Sandbox
+}
+
+// Network is a container's place on one network of the engine.
+type Network struct {
+	ID, Name string
+	Bridge   string // the host's interface
+	// Addresses are the container's own, each with the length of the network's prefix.
+	Addresses []netip.Prefix
+	Gateways  []netip.Addr
+	MAC       string
+	Internal  bool // no way out
+	Managed   bool // silent until a container is admitted
+}
+
+// Refusal is a reason not to attach a container.
+type Refusal struct {
+	Reason string // "the container is privileged: it can change every rule"
+	Repair string // "start it without --privileged"
+	// Weak is set if --allow-weak accepts it.
+	Weak bool
+}
+
+// Event is something that happened to the engine.
+type Event struct {
+	Time time.Time
+	Kind EventKind
+	// Container is the id of whose event it is, Network that of the network; empty where it does not apply.
+	Container, Network string
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+const (
+	// Resync: anything may have happened.
+	Resync EventKind = iota
+	// ContainerChanged: it started, stopped, was removed or renamed.
+	ContainerChanged
+	// NetworkJoined: a container was connected to a network or disconnected from it.
+	NetworkJoined
+	// NetworksChanged: a network was made or removed.
+	NetworksChanged
+)
+
+// Host is what is asked of the kernel. Its methods may be called by any number of goroutines.
+type Host interface {
+	// Facts are true for all containers until a network is made or removed.
+	Facts(ctx context.Context) (Facts, error)
+	// Open opens a container's namespace. When it is open, check is called, which asks the engine whether it is still
+	// the same run of the same container; its error closes the namespace and is returned.
+	Open(c *Container, check func() error) (Net, error)
+	// Clean removes what earlier controllers left on the host for runs of containers that keep does not know.
+	Clean(keep func(id string) bool) error
+}
+
+// Facts are what has to be known of the host.
+type Facts struct {
+	Addresses []netip.Addr   // the host's own
+	Subnets   []netip.Prefix // those of the engine's networks, the sidecar's included
+	// Upstreams are the name servers that containers use which were given none.
+	Upstreams []netip.AddrPort
+	// Closed are TCP ports of the host that no container may reach: the controller's and the sidecar's.
+	Closed []netip.AddrPort
+	// NoRoute4 and NoRoute6 are set if the sidecar has no route for the family.
+	NoRoute4, NoRoute6 bool
+}
+
+// Net is a container's network from inside and outside. Its methods may be called by any number of goroutines.
+type Net interface {
+	// ID tells the namespace from all others that exist.
+	ID() string
+	// Listen opens the session's sockets in the namespace; they are the caller's to close.
+	Listen() (*netns.Sockets, error)
+	// Gate are the rules inside, Guard those outside.
+	Gate() Layer
+	Guard() Layer
+	// Cut ends what is open on the direct plane and refused in a phase: it destroys sockets in the namespace and
+	// deletes connection tracking. Redirected connections are the sidecar's and stay.
+	Cut(plan *Plan, phase policy.Phase) (Cut, error)
+	// Close lets go of the namespace. Rules stay.
+	Close() error
+}
+
+// Layer is one set of rules in the kernel. Each method is one change that packets see whole or not at all; an error
+// means that nothing has happened, as far as is known.
+type Layer interface {
+	// Install puts the rules of all phases there, and one phase in force, whatever was there.
+	Install(plan *Plan, phase policy.Phase) error
+	// Stage puts the rules of another plan beside those in force.
+	Stage(plan *Plan) error
+	// Both lets only through what the phase in force and the given one allow.
+	Both(phase policy.Phase) error
+	// Switch puts a phase of the plan that came last in force.
+	Switch(phase policy.Phase) error
+	// Quarantine refuses everything, on all networks that the container has now. It needs nothing to be there.
+	Quarantine(c *Container) error
+	// Remove takes everything away.
+	Remove() error
+}
+
+// Cut is what a cut has found on the direct plane, in flows.
+type Cut struct {
+	Ended   int // refused, so destroyed
+	Kept    int // allowed, so not touched
+	Inbound int // open connections into the container
+}
+
+// Sidecar is what is asked of the proxy's keeper, for a session by its id. Its methods may be called by any number of
+// goroutines.
+type Sidecar interface {
+	// Apply makes or changes a session, in every sidecar that has it, and returns when that is in force.
+	Apply(ctx context.Context, session string, spec control.SessionSpec) (control.Receipt, error)
+	// Hand gives the session its sockets, in the place of any that it had. They stay the caller's, and open until the
+	// session is deleted or gets others: a new sidecar is handed them again.
+	Hand(ctx context.Context, session string, sockets *netns.Sockets) error
+	// Delete ends a session; one that is not there is no error.
+	Delete(ctx context.Context, session string) error
+	Explain(ctx context.Context, session, target string) (control.Explanation, error)
+	Flows(ctx context.Context, session string) ([]control.Flow, error)
+	// Sessions are the ids of all there are.
+	Sessions(ctx context.Context) ([]string, error)
+	// Events yields the audit records of all sessions until ctx is done.
+	Events(ctx context.Context) iter.Seq[control.Event]
+}
+
+// Plan is everything that the layers of one container have to know.
+type Plan struct {
+	Container *Container
+	Direct    direct.Spec
+	Policies  *policySet
+	Session   control.SessionSpec // without phase and generation
+	// Sockets are where the gate redirects to. They are not to be closed or changed.
+	Sockets *netns.Sockets
+	// Explicit are loopback addresses on which proxy clients inside find the proxy.
+	Explicit           []netip.AddrPort
+	NoRoute4, NoRoute6 bool
+}
