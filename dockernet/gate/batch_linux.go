@@ -14,6 +14,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns"
 )
 
 // batch collects changes that the kernel makes in one transaction, in the namespace of the thread that sends it.
@@ -21,7 +23,6 @@ type batch struct {
 	changes []func(*nftables.Conn) error
 	ids     map[string]uint32 // of the sets that it makes, by name
 	bytes   int               // about how long it is
-	known   map[string]bool   // chains that it adds
 }
 
 func (b *batch) change(bytes int, f func(*nftables.Conn)) {
@@ -174,6 +175,18 @@ func (e element) key(a netip.Addr) []byte {
 	return append(a.AsSlice(), byte(e.port>>8), byte(e.port), 0, 0)
 }
 
+// kernel is a connection to the nftables of one namespace.
+//
+// It stays open between changes: to close a socket of this protocol waits until the kernel has taken apart what earlier
+// changes have removed, which takes the grace period of RCU, some 15 ms, and holds up the next change for as long
+// (nft_rcv_nl_event in net/netfilter/nf_tables_api.c).
+type kernel struct {
+	conn   *nftables.Conn
+	socket *netlink.Conn // the same
+	write  int           // bytes of the socket's buffers
+	read   int
+}
+
 // Buffers of the socket. The kernel answers every message before the batch is done, so all the answers must fit.
 const (
 	minBuffer   = 1 << 18
@@ -183,47 +196,68 @@ const (
 // timeout bounds how long the kernel may take to answer.
 const timeout = 30 * time.Second
 
-// connect opens a connection in the namespace of the calling thread.
-func connect(write, read int) (*nftables.Conn, error) {
-	return nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(
-			c.SetWriteBuffer(max(minBuffer, write)),
-			c.SetReadBuffer(max(minBuffer, read)),
-			c.SetDeadline(time.Now().Add(timeout)))
-	}))
+// connect opens a connection to the namespace.
+func connect(ns *netns.Namespace) (*kernel, error) {
+	k := new(kernel)
+	err := ns.Do(func() (err error) {
+		k.conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+			k.socket = c
+			return nil
+		}))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	return k, nil
+}
+
+func (k *kernel) close() { _ = k.conn.CloseLasting() }
+
+// prepare makes the connection ready for an exchange with so many bytes each way.
+func (k *kernel) prepare(write, read int) error {
+	if write = max(write, minBuffer); write > k.write {
+		if err := k.socket.SetWriteBuffer(write); err != nil {
+			return fmt.Errorf("enlarge netlink buffer: %w", err)
+		}
+		k.write = write
+	}
+	if read = max(read, minBuffer); read > k.read {
+		if err := k.socket.SetReadBuffer(read); err != nil {
+			return fmt.Errorf("enlarge netlink buffer: %w", err)
+		}
+		k.read = read
+	}
+	return k.socket.SetDeadline(time.Now().Add(timeout))
 }
 
 // send makes the changes, all or none.
-func (b *batch) send() error {
+func (k *kernel) send(b *batch) error {
 	if len(b.changes) == 0 {
 		return nil
 	}
-	c, err := connect(2*b.bytes, answerBytes*len(b.changes))
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+	if err := k.prepare(2*b.bytes, answerBytes*len(b.changes)); err != nil {
+		return err
 	}
-	defer c.CloseLasting()
 	for _, f := range b.changes {
-		if err := f(c); err != nil {
+		if err := f(k.conn); err != nil {
 			return err
 		}
 	}
-	if err := c.Flush(); err != nil {
+	if err := k.conn.Flush(); err != nil {
 		return fmt.Errorf("nftables refused the rules: %w", err)
 	}
 	return nil
 }
 
 // verify reads back how many elements the sets have.
-func verify(sets []set) error {
-	c, err := connect(0, 0)
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+func (k *kernel) verify(sets []set) error {
+	if err := k.prepare(0, 0); err != nil {
+		return err
 	}
-	defer c.CloseLasting()
 	for i := range sets {
 		s := &sets[i]
-		got, err := c.GetSetElements(&nftables.Set{Table: theTable, Name: s.name})
+		got, err := k.conn.GetSetElements(&nftables.Set{Table: theTable, Name: s.name})
 		if err != nil {
 			return fmt.Errorf("read set %s back: %w", s.name, err)
 		}
@@ -241,13 +275,11 @@ func verify(sets []set) error {
 }
 
 // existing returns the chains and sets that the table has.
-func existing() (n objects, err error) {
-	c, err := connect(0, 0)
-	if err != nil {
-		return n, fmt.Errorf("open netlink: %w", err)
+func (k *kernel) existing() (n objects, err error) {
+	if err := k.prepare(0, 0); err != nil {
+		return n, err
 	}
-	defer c.CloseLasting()
-	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	chains, err := k.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return n, fmt.Errorf("list chains: %w", err)
 	}
@@ -259,7 +291,7 @@ func existing() (n objects, err error) {
 	if len(n.chains) == 0 {
 		return n, nil // and then there may be no table to ask for sets
 	}
-	sets, err := c.GetSets(theTable)
+	sets, err := k.conn.GetSets(theTable)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return n, fmt.Errorf("list sets: %w", err)
 	}
@@ -310,13 +342,11 @@ func (t *table) names() (n objects) {
 	return n
 }
 
-func readCounters() (map[string]Count, error) {
-	c, err := connect(0, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+func (k *kernel) counters() (map[string]Count, error) {
+	if err := k.prepare(0, 0); err != nil {
+		return nil, err
 	}
-	defer c.CloseLasting()
-	list, err := c.GetNamedObjects(theTable)
+	list, err := k.conn.GetNamedObjects(theTable)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("list counters: %w", err)
 	}

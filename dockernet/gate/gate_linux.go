@@ -13,7 +13,7 @@ import (
 )
 
 // Gate is the table inside one namespace. Its methods may be called by any number of goroutines; they run one after
-// another. Nothing else may change the table.
+// another. Nothing else may change the table. It keeps a socket open in the namespace, until [Gate.Close].
 //
 // What a method changes of the rules in force, it changes in one transaction of rules only, so that no packet ever
 // meets a part of it; an error means that nothing of it has happened, unless the kernel's answer was lost. Then what
@@ -28,6 +28,7 @@ type Gate struct {
 	current *ref
 	// listeners are where redirects lead, once that is known.
 	listeners Listeners
+	kernel    *kernel // nil until it is needed
 	// older are chains and sets of generations before staged, to be deleted with the next switch.
 	older objects
 }
@@ -56,7 +57,10 @@ func (g *Gate) Install(s *Spec, phase policy.Phase) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.do("install", func() error {
-		if err := addRoutes(); err != nil {
+		if err := s.check(); err != nil {
+			return err
+		}
+		if err := g.ns.Do(addRoutes); err != nil {
 			return err
 		}
 		if err := g.stage(s); err != nil {
@@ -71,7 +75,12 @@ func (g *Gate) Install(s *Spec, phase policy.Phase) error {
 func (g *Gate) Stage(s *Spec) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.do("stage", func() error { return g.stage(s) })
+	return g.do("stage", func() error {
+		if err := s.check(); err != nil {
+			return err
+		}
+		return g.stage(s)
+	})
 }
 
 // Both lets only through what the phase in force and the given one allow. In a quarantine nothing is let through
@@ -88,7 +97,7 @@ func (g *Gate) Both(phase policy.Phase) error {
 		}
 		b := new(batch)
 		b.replace(inForce(*g.current, g.staged.refs[phase]))
-		return b.send()
+		return g.kernel.send(b)
 	})
 }
 
@@ -124,7 +133,7 @@ func (g *Gate) Retarget(l Listeners) error {
 		chains := forListeners(l)
 		b := new(batch)
 		b.replace(chains)
-		if err := b.send(); err != nil {
+		if err := g.kernel.send(b); err != nil {
 			return err
 		}
 		g.listeners = l
@@ -145,7 +154,7 @@ func (g *Gate) Quarantine() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.do("quarantine", func() error {
-		there, err := existing()
+		there, err := g.kernel.existing()
 		if err != nil {
 			return err
 		}
@@ -162,7 +171,7 @@ func (g *Gate) Quarantine() error {
 		b.add(base)
 		b.replace(base)
 		b.replace(quarantined())
-		if err := b.send(); err != nil {
+		if err := g.kernel.send(b); err != nil {
 			return err
 		}
 		g.current = nil
@@ -178,28 +187,47 @@ func (g *Gate) Remove() error {
 		b := new(batch)
 		b.table() // so that deleting it cannot fail
 		b.deleteTable()
-		if err := b.send(); err != nil {
+		if err := g.kernel.send(b); err != nil {
 			return err
 		}
 		g.staged, g.current, g.older = nil, nil, objects{}
-		return removeRoutes()
+		return g.ns.Do(removeRoutes)
 	})
 }
 
-// do runs f inside the namespace. The caller has locked g.
-func (g *Gate) do(what string, f func() error) error {
-	if err := g.ns.Do(f); err != nil {
-		return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
+// Close closes the connection to the kernel. The rules stay, and a method that needs a connection opens another.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.kernel != nil {
+		g.kernel.close()
+		g.kernel = nil
 	}
-	return nil
+}
+
+// do runs f with a connection. The caller has locked g.
+func (g *Gate) do(what string, f func() error) error {
+	var err error
+	if g.kernel == nil {
+		g.kernel, err = connect(g.ns)
+	}
+	if err == nil {
+		err = f()
+	}
+	if err == nil {
+		return nil
+	}
+	if g.kernel != nil {
+		// There may be answers in it that nobody has read.
+		go g.kernel.close()
+		g.kernel = nil
+	}
+	return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
 }
 
 // stage gives the kernel the sets and chains of a new generation, to which nothing leads yet.
 func (g *Gate) stage(s *Spec) error {
-	if err := s.check(); err != nil {
-		return err
-	}
-	there, err := existing()
+	there, err := g.kernel.existing()
 	if err != nil {
 		return err
 	}
@@ -216,19 +244,19 @@ func (g *Gate) stage(s *Spec) error {
 		return err
 	}
 	b.rules(t.chains)
-	if err := b.send(); err != nil {
+	if err := g.kernel.send(b); err != nil {
 		return err
 	}
-	new := &stage{generation: next, fixed: base, names: t.names()}
+	staged := &stage{generation: next, fixed: base, names: t.names()}
 	for p := range policy.Phase(policy.PhaseCount) {
-		new.refs[p] = s.ref(next, p)
+		staged.refs[p] = s.ref(next, p)
 	}
-	if err := verify(t.sets); err != nil {
-		d := batch{}
-		d.delete(new.names)
-		return errors.Join(err, d.send())
+	if err := g.kernel.verify(t.sets); err != nil {
+		d := new(batch)
+		d.delete(staged.names)
+		return errors.Join(err, g.kernel.send(d))
 	}
-	g.staged, g.listeners = new, s.Listeners
+	g.staged, g.listeners = staged, s.Listeners
 	g.older = there.generations()
 	return nil
 }
@@ -242,7 +270,7 @@ func (g *Gate) enforce(r ref) error {
 	}
 	b.replace(inForce(r))
 	b.delete(g.older)
-	if err := b.send(); err != nil {
+	if err := g.kernel.send(b); err != nil {
 		return err
 	}
 	g.current, g.older = &r, objects{}
@@ -266,7 +294,7 @@ func (g *Gate) Counters() (c Counters, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	err = g.do("read counters of", func() error {
-		got, err := readCounters()
+		got, err := g.kernel.counters()
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ import (
 type lab struct {
 	workload, outside *netnstest.Namespace
 	gate              *Gate
+	memory            *kernel // of what has come to the outside
 	sockets           *netns.Sockets
 }
 
@@ -90,8 +92,20 @@ func newLab(t testing.TB, closed bool) *lab {
 		serveUDP(t, udp, "direct")
 		return nil
 	})
-	l.gate = New(l.workload.Namespace)
+	var err error
+	if l.memory, err = connect(l.outside.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.memory.close)
+	l.gate = newGate(t, l.workload)
 	return l
+}
+
+// newGate returns a gate that is closed when the test ends.
+func newGate(t testing.TB, ns *netnstest.Namespace) *Gate {
+	g := New(ns.Namespace)
+	t.Cleanup(g.Close)
+	return g
 }
 
 // anyAddress makes the outside take what comes in on its link for its own, whatever the destination.
@@ -305,35 +319,21 @@ func ping(to netip.Addr) string {
 // seen reports whether anything to the address has come to the outside.
 func (l *lab) seen(t testing.TB, a netip.Addr) bool {
 	t.Helper()
-	found := false
-	l.outside.Run(t, func() error {
-		c, err := connect(0, 0)
-		if err != nil {
-			return err
-		}
-		defer c.CloseLasting()
-		elements, err := c.GetSetElements(seenSet(familyOf(a)))
-		for _, e := range elements {
-			found = found || bytes.Equal(e.Key, a.AsSlice())
-		}
-		return err
-	})
-	return found
+	elements, err := l.memory.conn.GetSetElements(seenSet(familyOf(a)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return bytes.Equal(e.Key, a.AsSlice()) })
 }
 
 // forget empties what seen knows.
 func (l *lab) forget(t testing.TB) {
 	t.Helper()
-	l.outside.Run(t, func() error {
-		c, err := connect(0, 0)
-		if err != nil {
-			return err
-		}
-		defer c.CloseLasting()
-		c.FlushSet(seenSet(ipv4))
-		c.FlushSet(seenSet(ipv6))
-		return c.Flush()
-	})
+	l.memory.conn.FlushSet(seenSet(ipv4))
+	l.memory.conn.FlushSet(seenSet(ipv6))
+	if err := l.memory.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func seenSet(f family) *nftables.Set {

@@ -96,7 +96,7 @@ func TestInstallAgain(t *testing.T) {
 		l.open(t, "udp", netip.MustParseAddrPort("[2001:db8:2::10]:80"), "direct"),
 		l.open(t, "tcp", netip.MustParseAddrPort("192.0.2.40:80"), "proxy"),
 	}
-	if err := New(l.workload.Namespace).Install(s, policy.Baseline); err != nil {
+	if err := newGate(t, l.workload).Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range flows {
@@ -105,7 +105,7 @@ func TestInstallAgain(t *testing.T) {
 		}
 	}
 	fresh := netnstest.New(t)
-	if err := New(fresh.Namespace).Install(s, policy.Baseline); err != nil {
+	if err := newGate(t, fresh).Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := len(l.objects(t).chains), len((&lab{workload: fresh}).objects(t).chains); got != want {
@@ -116,9 +116,17 @@ func TestInstallAgain(t *testing.T) {
 	}
 }
 
-func (l *lab) objects(t testing.TB) (n objects) {
+func (l *lab) objects(t testing.TB) objects {
 	t.Helper()
-	l.workload.Run(t, func() (err error) { n, err = existing(); return err })
+	k, err := connect(l.workload.Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	n, err := k.existing()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
 
@@ -149,7 +157,7 @@ func TestInstallFails(t *testing.T) {
 		"switch":   func(g *Gate) error { return g.Switch(policy.Run) },
 		"retarget": func(g *Gate) error { return g.Retarget(s.Listeners) },
 	} {
-		if err := f(New(l.workload.Namespace)); err == nil || !strings.Contains(err.Error(), "install") {
+		if err := f(newGate(t, l.workload)); err == nil || !strings.Contains(err.Error(), "install") {
 			t.Errorf("%s before an installation: error %v", name, err)
 		}
 	}
@@ -333,7 +341,7 @@ func TestNamedSiblings(t *testing.T) {
 
 func TestCounters(t *testing.T) {
 	l := newLab(t, false)
-	g := New(l.workload.Namespace)
+	g := newGate(t, l.workload)
 	if c, err := g.Counters(); err != nil || c != (Counters{}) {
 		t.Errorf("without a table: got %+v, %v", c, err)
 	}
@@ -349,7 +357,7 @@ func TestCounters(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.probe(t, "udp", "192.0.2.40:80")
-	if err := New(l.workload.Namespace).Install(l.spec(t, l.listen(t), phaseOf(t, "public")), policy.Baseline); err != nil {
+	if err := newGate(t, l.workload).Install(l.spec(t, l.listen(t), phaseOf(t, "public")), policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
 	c, err := g.Counters()

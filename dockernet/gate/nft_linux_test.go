@@ -51,7 +51,7 @@ func TestKernelHasTheListing(t *testing.T) {
 				ours, theirs := netnstest.New(t), netnstest.New(t)
 				s := example(family == "ipv6", threeOf(t, p.phase, p.beside...))
 				s.Internal = p.internal
-				if err := New(ours.Namespace).Install(s, policy.Baseline); err != nil {
+				if err := newGate(t, ours).Install(s, policy.Baseline); err != nil {
 					t.Fatal(err)
 				}
 				listing, err := Listing(s, policy.Baseline)

@@ -496,12 +496,12 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 			filter = append(filter, notLocal)
 		}
 	}
-	filter = append(filter, p.direct(sets, bothPorts, p.let, "wrapped", p.hiddenFloor(), []rule{{p.refuse}})...)
+	filter = append(filter, p.direct(sets, bothPorts, p.let, "wrapped", p.hiddenFloor(p.refuse), []rule{{p.refuse}})...)
 	if !p.straightTCP() {
 		return filter, append(steer, p.toProxy()...)
 	}
 	leave := func(tests ...part) rule { return append(slices.Clone(tests), back) }
-	return filter, append(steer, p.direct(sets, onlyTCP, leave, "steer_wrapped", nil, p.toProxy())...)
+	return filter, append(steer, p.direct(sets, onlyTCP, leave, "steer_wrapped", p.hiddenFloor(to(proxyChain)), p.toProxy())...)
 }
 
 func (f family) word() word {
@@ -525,8 +525,8 @@ func (p *phaseBuilder) named53(sets map[family]names, name string, rest verdict)
 }
 
 // direct are the rules for what an allowlist lets go straight, and end are those for what is left. IPv6 addresses that
-// hide an IPv4 one have a chain of their own, so that others do not pay for them; floor are the rules in it that
-// refuse.
+// hide an IPv4 one have a chain of their own, so that others do not pay for them; floor are the rules in it for
+// those of the floor.
 func (p *phaseBuilder) direct(sets map[family]names, ports []field, let func(...part) rule, chain string, floor, end []rule) []rule {
 	do := func(test part) rule { return let(test) }
 	s4, s6 := sets[ipv4], sets[ipv6]
@@ -556,11 +556,11 @@ func (p *phaseBuilder) wrapped(name, how string, rules []rule) []rule {
 	}
 }
 
-// hiddenFloor refuses IPv6 addresses with an IPv4 one of the floor in them.
-func (p *phaseBuilder) hiddenFloor() []rule {
-	rules := []rule{{shortLocalNAT64{}, p.refuse}}
+// hiddenFloor sends IPv6 addresses with an IPv4 one of the floor in them elsewhere.
+func (p *phaseBuilder) hiddenFloor(elsewhere verdict) []rule {
+	rules := []rule{{shortLocalNAT64{}, elsewhere}}
 	for i := range forms {
-		rules = append(rules, rule{hidden{&forms[i], nil, p.find(ipv4, floorSet)}, p.refuse})
+		rules = append(rules, rule{hidden{&forms[i], nil, p.find(ipv4, floorSet)}, elsewhere})
 	}
 	return rules
 }
@@ -604,7 +604,7 @@ func (p *phaseBuilder) denylist() (filter, steer []rule) {
 		}
 	}
 	if p.serves(ipv6) {
-		wrapped, s := p.hiddenFloor(), sets[ipv4]
+		wrapped, s := p.hiddenFloor(p.refuse), sets[ipv4]
 		for i := range forms {
 			wrapped = append(wrapped, look(ipv6, &forms[i], s.byAddress(), s.byPort(), bothPorts, refuse)...)
 		}

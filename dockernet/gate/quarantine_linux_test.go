@@ -49,7 +49,7 @@ func TestQuarantine(t *testing.T) {
 
 			g := l.gate
 			if tt.fresh {
-				g = New(l.workload.Namespace)
+				g = newGate(t, l.workload)
 			}
 			if err := g.Quarantine(); err != nil {
 				t.Fatal(err)

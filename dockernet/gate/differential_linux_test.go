@@ -1,0 +1,221 @@
+package gate
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"sluice/matcher"
+	"sluice/policy"
+)
+
+var (
+	seed  = flag.Uint64("seed", 1, "for the random policies and destinations")
+	pairs = flag.Int("pairs", 5000, "random pairs of a policy and a destination, and as many for each family")
+)
+
+// Ranges that targets and destinations are drawn from: ordinary ones, the floor, and forms that hide IPv4 addresses.
+var pools = map[family][]netip.Prefix{
+	ipv4: prefixes("192.0.2.0/24", "203.0.113.0/28", "8.8.8.0/29", "10.0.0.0/8", "169.254.169.248/29", "168.63.129.16/30", "100.100.100.200/30"),
+	ipv6: prefixes("2001:db8:2::/64", "2001:db8:3::/120", "64:ff9b::192.0.2.0/120", "64:ff9b::169.254.169.252/126", "64:ff9b:1::192.0.2.0/120",
+		"2002:c000:200::/40", "2002:a9fe:a9fe::/48", "::ffff:0:192.0.2.0/120", "2001:0:0:0:0:0:3fff:fd00/120", "fd00:ec2::254/124", "2001:db8:4::5efe:192.0.2.0/120"),
+}
+
+var somePorts = []uint16{0, 0, 53, 80, 443, 8080}
+
+// draw picks an address, most often at the edge of a prefix, or one beside it.
+func draw(r *rand.Rand, p netip.Prefix) netip.Addr {
+	s := spanOf(p)
+	switch r.IntN(6) {
+	case 0:
+		return s.first
+	case 1:
+		return s.last
+	case 2:
+		if a := s.first.Prev(); a.IsValid() {
+			return a
+		}
+	case 3:
+		if a := s.last.Next(); a.IsValid() {
+			return a
+		}
+	}
+	b := s.first.AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= byte(r.IntN(2)) << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// drawPolicy makes one of a mode with up to a dozen targets by address.
+func drawPolicy(r *rand.Rand, mode policy.Mode, names bool) policy.Policy {
+	p := policy.Policy{Mode: mode}
+	add := func(host string, port uint16) {
+		t, err := policy.ParseTarget(host)
+		if err != nil {
+			panic(fmt.Sprintf("%s: %v", host, err))
+		}
+		t.Port = port
+		p.Targets = append(p.Targets, t)
+	}
+	if mode != policy.Allowlist && mode != policy.Denylist {
+		return p
+	}
+	for range 1 + r.IntN(12) {
+		pool := pools[families[r.IntN(2)]]
+		from := pool[r.IntN(len(pool))]
+		a := draw(r, from)
+		port := somePorts[r.IntN(len(somePorts))]
+		if r.IntN(2) == 0 {
+			bits := from.Bits() + r.IntN(a.BitLen()-from.Bits()+1)
+			add(netip.PrefixFrom(a, bits).Masked().String(), port)
+		} else {
+			add(a.String(), port)
+		}
+	}
+	if names {
+		add("some.test", 0)
+	}
+	return p
+}
+
+// judged are the planes that the design's table gives for a destination, by what the matcher says of it.
+type judged struct {
+	rules  *matcher.Ruleset
+	spec   *Spec
+	target []policy.Target
+}
+
+// names53 reports whether a target names this very address with port 53.
+func (j *judged) names53(a netip.Addr) bool {
+	for _, t := range j.target {
+		if t.Port == 53 && t.Prefix.IsSingleIP() && t.Prefix.Addr() == a {
+			return j.rules.Mode() == policy.Allowlist
+		}
+	}
+	return false
+}
+
+func (j *judged) plane(protocol string, a netip.Addr, port uint16) string {
+	if j.rules.Mode() == policy.NoNetwork && (port != 53 || protocol == "ping") {
+		return "refused"
+	}
+	if port == 53 && protocol != "ping" && !j.names53(a) {
+		return map[string]string{"tcp": "proxy", "udp": "dns"}[protocol]
+	}
+	d := j.rules.Addr(a, port)
+	allowed := d.Verdict == matcher.Allow
+	if protocol == "tcp" && !j.spec.local(familyOf(a)).contains(a) && port != 53 {
+		byProxy := j.spec.hasNames()
+		switch {
+		case j.rules.Mode() == policy.Allowlist && !(allowed && j.spec.straightTCP()):
+			return "proxy"
+		case j.rules.Mode() == policy.Denylist && d.Reason == matcher.AddressRule && !hiddenDenial(j, a, port):
+			return "refused"
+		case j.rules.Mode() != policy.Allowlist && byProxy:
+			return "proxy"
+		}
+	}
+	if !allowed {
+		return "refused"
+	}
+	if protocol == "udp" && port == 443 && j.rules.Mode() == policy.Denylist && j.rules.HasNameRules() && !j.spec.local(familyOf(a)).contains(a) {
+		return "refused"
+	}
+	return "direct"
+}
+
+// hiddenDenial reports whether it is only an IPv4 address inside an IPv6 one that is denied: such connections are
+// steered to the proxy, where there is one, which refuses them.
+func hiddenDenial(j *judged, a netip.Addr, port uint16) bool {
+	if a.Is4() || !j.spec.hasNames() {
+		return false
+	}
+	for _, t := range j.target {
+		if t.Prefix.IsValid() && t.Prefix.Contains(a) && (t.Port == 0 || t.Port == port) {
+			return false
+		}
+	}
+	return true
+}
+
+// usable leaves out what sockets do not send to, or what is the workload's own.
+func usable(a netip.Addr) bool {
+	return a.IsValid() && !a.IsMulticast() && !a.IsLoopback() && !a.IsUnspecified() && !a.Is4In6() && a != own4 && a != own6 &&
+		!(a.Is6() && unreadable.Contains(a) && !forms[1].matches(a)) && a != netip.MustParseAddr("255.255.255.255")
+}
+
+// The kernel's verdict and plane are the matcher's, for random policies and destinations, edges above all.
+func TestAgreesWithMatcher(t *testing.T) {
+	l := newLab(t, false)
+	listeners := l.listen(t)
+	r := rand.New(rand.NewPCG(*seed, 0))
+	const perPolicy = 100
+	asked, let := make(map[family]int), make(map[family]int)
+	for asked[ipv4] < *pairs || asked[ipv6] < *pairs {
+		modes := []policy.Mode{policy.Public, policy.Allowlist, policy.Denylist, policy.Allowlist, policy.Denylist, policy.NoNetwork}
+		mode := modes[r.IntN(len(modes))]
+		p := drawPolicy(r, mode, r.IntN(2) == 0)
+		other := drawPolicy(r, modes[r.IntN(len(modes))], r.IntN(3) == 0)
+		rules, err := matcher.Compile(p, matcher.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		otherRules, err := matcher.Compile(other, matcher.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := l.spec(t, listeners, Phase{Rules: rules}, Phase{Rules: otherRules})
+		if err := l.gate.Install(s, policy.Baseline); err != nil {
+			t.Fatal(err)
+		}
+		j := &judged{rules, s, p.Targets}
+		for range perPolicy {
+			f := families[r.IntN(2)]
+			pool := pools[f]
+			from := pool[r.IntN(len(pool))]
+			if len(p.Targets) > 0 && r.IntN(3) > 0 {
+				if t := p.Targets[r.IntN(len(p.Targets))]; t.Prefix.IsValid() {
+					from = t.Prefix
+				}
+			}
+			a := draw(r, from)
+			if !usable(a) {
+				continue
+			}
+			port := somePorts[2+r.IntN(len(somePorts)-2)]
+			if r.IntN(4) == 0 {
+				port += uint16(r.IntN(3)) - 1
+			}
+			protocol, to := []string{"udp", "tcp", "udp", "tcp", "ping"}[r.IntN(5)], ""
+			if protocol == "ping" {
+				port, to = 0, a.String()
+			} else {
+				to = netip.AddrPortFrom(a, port).String()
+			}
+			f = familyOf(a)
+			want := j.plane(protocol, a, port)
+			got := l.probe(t, protocol, to)
+			asked[f]++
+			if want != "refused" {
+				let[f]++
+			}
+			if got != want {
+				t.Errorf("%v %v beside %v %v: %s to %s: got %s, want %s, matcher says %+v", mode, p.Targets, other.Mode, other.Targets,
+					protocol, to, got, want, rules.Addr(a, port))
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("with -seed %d", *seed)
+		}
+	}
+	for _, f := range families {
+		if share := float64(let[f]) / float64(asked[f]); share < 0.4 || share > 0.9 {
+			t.Errorf("IPv%d: %.0f %% of the destinations are let through: want both verdicts often", f, 100*share)
+		}
+		t.Logf("IPv%d: %d pairs, %d let through", f, asked[f], let[f])
+	}
+}

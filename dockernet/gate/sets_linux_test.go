@@ -1,0 +1,174 @@
+package gate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sort"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"sluice/dockernet/netns/netnstest"
+	"sluice/matcher"
+	"sluice/policy"
+)
+
+// many makes n targets of every kind, for an allowlist that differs between phases.
+func many(t testing.TB, n, phase int) Phase {
+	t.Helper()
+	p := policy.Policy{Mode: policy.Allowlist}
+	add := func(prefix netip.Prefix, port uint16) {
+		p.Targets = append(p.Targets, policy.Target{Host: prefix.String(), Port: port, Kind: policy.IPv4CIDR, Prefix: prefix})
+	}
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{byte(20 + phase), byte(i >> 14), byte(i >> 6), byte(i << 2)})
+		b := netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 9, byte(phase), byte(i >> 8), byte(i)})
+		switch i % 5 {
+		case 0:
+			add(netip.PrefixFrom(a, 32), 0)
+		case 1:
+			add(netip.PrefixFrom(a, 31), 0)
+		case 2:
+			add(netip.PrefixFrom(a, 32), 443)
+		case 3:
+			add(netip.PrefixFrom(a, 31), 443)
+		case 4:
+			add(netip.PrefixFrom(b, 64), uint16(443*(i%2)))
+		}
+	}
+	rules, err := matcher.Compile(p, matcher.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Phase{Rules: rules}
+}
+
+func manyPhases(t testing.TB, n int) [policy.PhaseCount]Phase {
+	return [...]Phase{many(t, n, 0), many(t, n, 1), many(t, n, 2)}
+}
+
+// Ten thousand targets a phase are all in the kernel.
+func TestManyTargets(t *testing.T) {
+	const n = 10_000
+	l := newLab(t, false)
+	phases := manyPhases(t, n)
+	if err := l.gate.Install(l.spec(t, l.listen(t), phases[:]...), policy.Run); err != nil {
+		t.Fatal(err)
+	}
+	var targets []netip.AddrPort
+	for prefix, port := range phases[1].Rules.Prefixes() {
+		targets = append(targets, netip.AddrPortFrom(prefix.Addr(), max(port, 80)))
+	}
+	for i := 0; i < len(targets); i += 97 {
+		if got := l.probe(t, "udp", targets[i].String()); got != "direct" {
+			t.Errorf("target %d, %v: got %s", i, targets[i], got)
+		}
+	}
+}
+
+// What the kernel has lost is found.
+func TestVerify(t *testing.T) {
+	ns := netnstest.New(t)
+	g := newGate(t, ns)
+	s := example(true, manyPhases(t, 100))
+	if err := g.Install(s, policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	k, sets := g.kernel, build(s, g.staged.generation).sets
+	if err := k.verify(sets); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(sets, func(s set) bool { return s.withPort && !s.interval })
+	e := sets[i].elements[0]
+	if err := k.conn.SetDeleteElements(kernelSet(&sets[i]), []nftables.SetElement{{Key: e.key(e.first)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.verify(sets); err == nil {
+		t.Errorf("set %s lacks an element, and nobody has noticed", sets[i].name)
+	}
+}
+
+// A switch sends the same number of changes, whatever the number of targets.
+func TestSwitchDoesNotGrow(t *testing.T) {
+	size := func(n int) int {
+		s := example(true, manyPhases(t, n))
+		b := new(batch)
+		b.replace(inForce(s.ref(1, policy.Baseline), s.ref(1, policy.Run)))
+		return len(b.changes)
+	}
+	if small, large := size(10), size(10_000); small != large {
+		t.Errorf("%d changes for 10 targets, %d for 10,000", small, large)
+	}
+}
+
+// report gives the median and the 99th percentile.
+func report(b *testing.B, name string, times []time.Duration) {
+	sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
+	b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, name+"-p50-ms")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, name+"-p99-ms")
+}
+
+func BenchmarkInstall(b *testing.B) {
+	for _, n := range []int{1, 10, 100, 1_000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			netnstest.Require(b)
+			s := example(true, manyPhases(b, n))
+			var times []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				ns := netnstest.New(b)
+				g := newGate(b, ns)
+				b.StartTimer()
+				start := time.Now()
+				if err := g.Install(s, policy.Baseline); err != nil {
+					b.Fatal(err)
+				}
+				times = append(times, time.Since(start))
+			}
+			report(b, "install", times)
+		})
+	}
+}
+
+func BenchmarkSwitch(b *testing.B) {
+	for _, n := range []int{1, 10, 100, 1_000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			g := newGate(b, netnstest.New(b))
+			if err := g.Install(example(true, manyPhases(b, n)), policy.Baseline); err != nil {
+				b.Fatal(err)
+			}
+			var both, one []time.Duration
+			for i := 0; b.Loop(); i++ {
+				next := policy.Phase((i + 1) % policy.PhaseCount)
+				start := time.Now()
+				if err := g.Both(next); err != nil {
+					b.Fatal(err)
+				}
+				middle := time.Now()
+				if err := g.Switch(next); err != nil {
+					b.Fatal(err)
+				}
+				both, one = append(both, middle.Sub(start)), append(one, time.Since(middle))
+			}
+			report(b, "both", both)
+			report(b, "switch", one)
+		})
+	}
+}
+
+func BenchmarkQuarantine(b *testing.B) {
+	g := newGate(b, netnstest.New(b))
+	if err := g.Install(example(true, manyPhases(b, 100)), policy.Baseline); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := g.Quarantine(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
