@@ -12,19 +12,14 @@ import (
 	"sluice/policy"
 )
 
-// AttachOptions change what [Controller.Attach] accepts.
-type AttachOptions struct {
-	// AllowWeak accepts containers whose refusals all have Weak set.
-	AllowWeak bool
-}
-
 // Attach puts a container under policies, of which one phase's is in force when it returns; what was open and is
 // refused by it is cut then. A container that is attached with the same policies in the same phase stays as it is, and
-// one that is attached otherwise is an error ([control.ErrConflict]).
+// one that is attached otherwise is an error ([control.ErrConflict]). allowWeak accepts containers whose refusals all
+// have Weak set.
 //
 // On an error before anything has changed in the kernel, nothing is left. After that the container is quarantined, and
 // attaching it again, or a switch, tries anew.
-func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Phases, phase policy.Phase, o AttachOptions) (api.Status, error) {
+func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Phases, phase policy.Phase, allowWeak bool) (api.Status, error) {
 	began := time.Now()
 	container, err := c.config.Engine.Inspect(ctx, ref)
 	if err != nil {
@@ -32,7 +27,7 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 	}
 	set := newPolicySet(policies)
 	m, err := c.claim(ctx, record{
-		ID: container.ID, Name: container.Name, State: api.Attached, Phase: phase, Generation: 1, AllowWeak: o.AllowWeak,
+		ID: container.ID, Name: container.Name, State: api.Attached, Phase: phase, Generation: 1, AllowWeak: allowWeak,
 		Pending: true, set: set,
 	})
 	if err != nil {
@@ -42,7 +37,7 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 	if m.shown.Load().status.State != "" { // it was attached before
 		return c.attachAgain(ctx, m, set, phase)
 	}
-	if err := admissible(&container, o.AllowWeak); err != nil {
+	if err := admissible(&container, allowWeak); err != nil {
 		return api.Status{}, errors.Join(err, c.forget(m))
 	}
 	m.container = container
@@ -155,6 +150,10 @@ func (c *Controller) establish(ctx context.Context, m *member) (proxied control.
 		}
 	}
 	m.plan, m.restage = plan, false
+	if err := c.settle(ctx, m); err != nil {
+		// They lead nowhere any more, and the next time they end.
+		c.log.Warn("the sidecar keeps listeners that nothing leads to", "container", m.record.Name, "error", err)
+	}
 	return proxied, true, nil
 }
 
@@ -216,6 +215,13 @@ func (c *Controller) tellSidecar(ctx context.Context, m *member, plan *Plan) (co
 		return receipt, fmt.Errorf("sidecar: %w", err)
 	}
 	return receipt, nil
+}
+
+// settle ends the service of listeners that redirects led to before.
+func (c *Controller) settle(ctx context.Context, m *member) error {
+	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
+	defer cancel()
+	return c.config.Sidecar.Settle(ctx, m.session())
 }
 
 // abandon undoes an attach that has changed nothing in the kernel.

@@ -46,13 +46,16 @@ type Controller struct {
 	events  control.Hub
 	metrics *metrics
 	work    *queue
-	began   time.Time // when Recover was called
+	began   time.Time // when New was called
+	broken  map[string]error
+	// recovered is closed when all that an earlier controller left was looked at.
+	recovered chan struct{}
 
 	mu      sync.Mutex // guards members
 	members map[string]*member
 }
 
-// New makes a controller. [Controller.Recover] comes before all else.
+// New makes a controller that knows what an earlier one has left. [Controller.Run] takes it up.
 func New(config Config) (*Controller, error) {
 	s, err := openStore(config.Dir)
 	if err != nil {
@@ -61,14 +64,30 @@ func New(config Config) (*Controller, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}}
+	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{},
+		began: time.Now(), recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
+	records, broken, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		c.members[r.ID] = newMember(r)
+		c.members[r.ID].publish()
+	}
+	for id, err := range broken {
+		// Its rules stay in the kernel, and nothing else will touch them.
+		c.log.Error("a container cannot be looked after: detach and attach it again", "id", id, "error", err)
+	}
+	c.broken = broken
 	return c, nil
 }
 
-// Run follows the engine and the sidecar's records until ctx is done. Nothing that it started outlives it.
+// Run takes up what an earlier controller has left, and follows the engine and the sidecar's records until ctx is done.
+// Nothing that it started outlives it.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { c.recover(ctx); return nil })
 	group.Go(func() error { c.follow(ctx); return nil })
 	group.Go(func() error {
 		for e := range c.config.Sidecar.Events(ctx) {

@@ -422,6 +422,12 @@ func (s fakeSidecar) Hand(_ context.Context, id string, sockets *netns.Sockets) 
 	return nil
 }
 
+func (s fakeSidecar) Settle(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.do("sidecar settle")
+}
+
 func (s fakeSidecar) Delete(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -488,12 +494,10 @@ func (w *world) control(t *testing.T, dir string) (c *Controller, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
+	<-c.recovered
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := errors.Join(<-done, c.Close()); err != nil {
@@ -522,7 +526,7 @@ const task = `{"baseline_network_policy": "public", "run_network_policy": "no-ne
 func (w *world) attached(t *testing.T, c *Controller, name, id string) {
 	t.Helper()
 	w.start(name, id)
-	if _, err := c.Attach(t.Context(), name, parse(t, task), policy.Baseline, AttachOptions{}); err != nil {
+	if _, err := c.Attach(t.Context(), name, parse(t, task), policy.Baseline, false); err != nil {
 		t.Fatal(err)
 	}
 	w.steps()

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -21,52 +20,40 @@ const retryTime = 2 * time.Second
 // names and addresses of other containers, is not urgent.
 const settleTime = 100 * time.Millisecond
 
-// Recover takes up what an earlier controller has left, before anything else is done. Members keep what is in force;
-// their redirects lead to new listeners, and no connection is cut by that. What cannot be taken up yet is tried again
-// while the controller runs.
-func (c *Controller) Recover(ctx context.Context) error {
-	c.began = time.Now()
-	records, broken, err := c.store.load()
-	if err != nil {
-		return err
-	}
-	for id, err := range broken {
-		// Its rules stay in the kernel, and nothing else will touch them.
-		c.log.Error("a container cannot be looked after: detach and attach it again", "id", id, "error", err)
-	}
+// recover takes up what an earlier controller has left. Members keep what is in force; their redirects lead to new
+// listeners, and no connection is cut by that. What cannot be taken up yet is tried again later.
+func (c *Controller) recover(ctx context.Context) {
+	defer close(c.recovered)
 	group := errgroup.Group{}
 	group.SetLimit(parallel)
-	for _, r := range records {
-		m := newMember(r)
-		m.publish()
-		c.mu.Lock()
-		c.members[r.ID] = m
-		c.mu.Unlock()
-		group.Go(func() error { c.look(ctx, r.ID); return nil })
+	for _, m := range c.all() {
+		group.Go(func() error { c.look(ctx, m.shown.Load().status.ID); return nil })
 	}
 	_ = group.Wait() // look reports what went wrong
-	known := func(id string) bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		m := c.members[id]
-		return m != nil && m.shown.Load().status.State != api.Stopped || broken[id] != nil
+	if err := c.clean(ctx); err != nil && ctx.Err() == nil {
+		c.log.Warn("what an earlier controller left of containers that are gone may still be there", "error", err)
 	}
-	if err := c.config.Host.Clean(known); err != nil {
-		return fmt.Errorf("remove what is left of other containers: %w", err)
-	}
+}
+
+// clean removes rules and sessions of runs of containers that are over.
+func (c *Controller) clean(ctx context.Context) error {
+	errs := []error{c.config.Host.Clean(c.known)}
 	sessions, err := c.config.Sidecar.Sessions(ctx)
-	if err != nil {
-		c.log.Warn("sessions of containers that are gone may be left in the sidecar", "error", err)
-		return nil
-	}
+	errs = append(errs, err)
 	for _, s := range sessions {
-		if id, _, _ := strings.Cut(s, "."); !known(id) {
-			if err := c.config.Sidecar.Delete(ctx, s); err != nil {
-				c.log.Warn("a session of a container that is gone is left in the sidecar", "session", s, "error", err)
-			}
+		if id, _, _ := strings.Cut(s, "."); !c.known(id) {
+			errs = append(errs, c.config.Sidecar.Delete(ctx, s))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// known reports whether there may be rules for a container.
+func (c *Controller) known(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[id]
+	return m != nil && m.shown.Load().status.State != api.Stopped || c.broken[id] != nil
 }
 
 // follow puts into the queue what the engine's events are about.
@@ -173,7 +160,8 @@ func (c *Controller) reconcile(ctx context.Context, m *member) error {
 
 // end lets go of a run of a container that is over, and then does the rest.
 func (c *Controller) end(ctx context.Context, m *member, rest func() error) error {
-	if m.net != nil {
+	held := m.net != nil
+	if held {
 		// The gate has gone with the namespace; the guard has a table of its own.
 		if err := m.net.Guard().Remove(); err != nil {
 			return err
@@ -187,7 +175,10 @@ func (c *Controller) end(ctx context.Context, m *member, rest func() error) erro
 			return err
 		}
 	}
-	return rest()
+	if err := rest(); err != nil || held {
+		return err
+	}
+	return c.config.Host.Clean(c.known) // an earlier controller's guard
 }
 
 // restarted brings a member's policy in force in another run of its container.

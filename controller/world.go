@@ -159,9 +159,10 @@ type Cut struct {
 type Sidecar interface {
 	// Apply makes or changes a session, in every sidecar that has it, and returns when that is in force.
 	Apply(ctx context.Context, session string, spec control.SessionSpec) (control.Receipt, error)
-	// Hand gives the session its sockets, in the place of any that it had. They stay the caller's, and open until the
-	// session is deleted or gets others: a new sidecar is handed them again.
+	// Hand gives the session its sockets, which stay the caller's, beside those that it had. Settle ends the service of
+	// the latter, when no redirect leads to them any more.
 	Hand(ctx context.Context, session string, sockets *netns.Sockets) error
+	Settle(ctx context.Context, session string) error
 	// Delete ends a session; one that is not there is no error.
 	Delete(ctx context.Context, session string) error
 	Explain(ctx context.Context, session, target string) (control.Explanation, error)

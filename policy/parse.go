@@ -13,6 +13,14 @@ type Document struct {
 	places places
 }
 
+// All returns the policies of all phases: those that the document names, or its one policy for each of them.
+func (d Document) All() Phases {
+	if p := d.Policy; p != nil {
+		return Phases{*p, *p, *p}
+	}
+	return d.Phases.Phases()
+}
+
 // Layer is what one source says about the phases, indexed by [Phase]; nil where it says nothing.
 type Layer [PhaseCount]*Policy
 

@@ -169,10 +169,7 @@ func decodePolicy(data []byte) (policy.Phases, error) {
 	if err != nil {
 		return policy.Phases{}, err
 	}
-	if p := doc.Policy; p != nil {
-		return policy.Phases{*p, *p, *p}, nil
-	}
-	return doc.Phases.Phases(), nil
+	return doc.All(), nil
 }
 
 func newPhase() *cobra.Command {
