@@ -145,13 +145,29 @@ func (c *Conn) Chains(family string) (map[string][]string, error) {
 	return names, nil
 }
 
+// has reports whether a table is there. Other questions about one that is not fail with errors that the library makes
+// unrecognisable.
+func (c *Conn) has(id ID) (bool, error) {
+	if err := c.room(0, 0); err != nil {
+		return false, err
+	}
+	_, err := c.c.ListTableOfFamily(id.Name, id.kernel().Family)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for table %v: %w", id, err)
+	}
+	return true, nil
+}
+
 // Sets returns the names of a table's sets. Without the table there are none.
 func (c *Conn) Sets(id ID) ([]string, error) {
-	if err := c.room(0, 0); err != nil {
+	if there, err := c.has(id); err != nil || !there {
 		return nil, err
 	}
 	sets, err := c.c.GetSets(id.kernel())
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return nil, fmt.Errorf("list sets of table %v: %w", id, err)
 	}
 	var names []string
@@ -161,13 +177,13 @@ func (c *Conn) Sets(id ID) ([]string, error) {
 	return names, nil
 }
 
-// Interfaces returns the elements of a set of interface names. Without the set there are none.
+// Interfaces returns the elements of a set of interface names. Without the table there are none.
 func (c *Conn) Interfaces(id ID, set string) ([]string, error) {
-	if err := c.room(0, 0); err != nil {
+	if there, err := c.has(id); err != nil || !there {
 		return nil, err
 	}
 	elements, err := c.c.GetSetElements(&nftables.Set{Table: id.kernel(), Name: set})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return nil, fmt.Errorf("read set %s of table %v: %w", set, id, err)
 	}
 	var names []string
@@ -179,11 +195,11 @@ func (c *Conn) Interfaces(id ID, set string) ([]string, error) {
 
 // Counters reads the counters of a table. Without the table there are none.
 func (c *Conn) Counters(id ID) (map[string]Counter, error) {
-	if err := c.room(0, 0); err != nil {
+	if there, err := c.has(id); err != nil || !there {
 		return nil, err
 	}
 	objects, err := c.c.GetNamedObjects(id.kernel())
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return nil, fmt.Errorf("read counters of table %v: %w", id, err)
 	}
 	counters := make(map[string]Counter)
