@@ -109,7 +109,7 @@ type Receipt struct {
 	FlowsKept  int    `json:"flows_kept"`
 	// InboundOpen counts connections into the container that stay open; only the controller sees them.
 	InboundOpen int `json:"inbound_open"`
-	// Unchanged: the same phase and digest were in force already; nothing was cut and the generation stays.
+	// Unchanged: the same phase and digest were in force already; nothing was cut. A greater generation is taken over.
 	Unchanged    bool    `json:"unchanged"`
 	Milliseconds float64 `json:"ms"`
 }

@@ -32,6 +32,10 @@ func (s *Session) listen(fd int, at net.Addr, how *redirection) error {
 	var failed error
 	s.switching.Lock()
 	defer s.switching.Unlock()
+	if s.ended {
+		unix.Close(fd)
+		return control.NotFoundError(s.id)
+	}
 	err := w.Do(s.server.context, func() {
 		a := &acceptor{worker: w, session: s, how: how, fd: fd, spare: openSpare()}
 		if a.token, failed = w.Add(fd, a, 0, poll.Readable|unix.EPOLLET); failed != nil {

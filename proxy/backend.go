@@ -70,9 +70,12 @@ func (s *Server) SetSession(ctx context.Context, id string, spec control.Session
 		if session, err = s.Open(id); err != nil {
 			return control.Receipt{}, err
 		}
-		session.name(spec.Container, spec.ContainerID)
 	}
-	return session.Apply(ctx, change)
+	receipt, err := session.Apply(ctx, change)
+	if err == nil && (spec.Container != "" || spec.ContainerID != "") {
+		session.container.Store(&containerName{spec.Container, spec.ContainerID})
+	}
+	return receipt, err
 }
 
 // policiesFrom reads the policies of all phases.
@@ -111,15 +114,15 @@ func policiesJSON(all [policy.PhaseCount]staged) map[string]json.RawMessage {
 
 // DeleteSession implements [control.Backend].
 func (s *Server) DeleteSession(_ context.Context, id string) (control.Receipt, error) {
-	session, err := s.find(id)
-	if err != nil {
-		return control.Receipt{}, err
+	s.mu.Lock()
+	session := s.sessions[id]
+	delete(s.sessions, id)
+	s.mu.Unlock()
+	if session == nil {
+		return control.Receipt{}, control.NotFoundError(id)
 	}
 	open := int(session.flows.Load())
 	session.close()
-	s.mu.Lock()
-	delete(s.sessions, id)
-	s.mu.Unlock()
 	return control.Receipt{Session: id, Generation: session.rules().generation, Phase: session.rules().phase.String(),
 		FlowsCut: open}, nil
 }

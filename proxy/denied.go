@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,10 +18,12 @@ const maxDeniedHosts = 1000
 // deniedHosts knows the addresses of exactly denied hosts, so that a client that shows an address and no name does
 // not reach them. It is a hedge and no containment: a host may have addresses that no look-up of ours shows.
 type deniedHosts struct {
-	hosts []policy.Target
-	known atomic.Pointer[map[netip.Addr][]uint16] // denied ports of an address; 0 is every port
+	hosts    []policy.Target
+	known    atomic.Pointer[map[netip.Addr][]uint16] // denied ports of an address; 0 is every port
+	unfollow context.CancelFunc
 }
 
+// newDeniedHosts returns those that p denies, nil if there are none.
 func newDeniedHosts(p policy.Policy) *deniedHosts {
 	if p.Mode != policy.Denylist {
 		return nil
@@ -29,6 +33,9 @@ func newDeniedHosts(p policy.Policy) *deniedHosts {
 		if t.Kind == policy.Hostname && len(d.hosts) < maxDeniedHosts {
 			d.hosts = append(d.hosts, t)
 		}
+	}
+	if len(d.hosts) == 0 {
+		return nil
 	}
 	return d
 }
@@ -50,9 +57,36 @@ func (d *deniedHosts) refine(allowed matcher.Decision, a netip.Addr, port uint16
 	return allowed
 }
 
-// follow looks the hosts up now and again when their answers expire, until ctx is done. The first round has been
-// made when ready is called.
-func (d *deniedHosts) follow(ctx context.Context, r *lookups, ready func()) {
+// follow keeps the addresses of d up to date until it is told to unfollow, and judges open flows again when there are
+// others.
+func (s *Session) follow(d *deniedHosts) {
+	var ctx context.Context
+	ctx, d.unfollow = context.WithCancel(s.server.context)
+	s.server.running.Go(func() { d.follow(ctx, s.server.resolver, func() { s.judgeAgain(d) }) })
+}
+
+// judgeAgain judges every flow again, if d belongs to the rules in force: an address may have become that of a denied
+// host while a flow to it is open.
+func (s *Session) judgeAgain(d *deniedHosts) {
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	r := s.rules()
+	if r.denied != d {
+		return
+	}
+	for _, w := range s.server.workers {
+		w.Post(func() {
+			if r == s.rules() {
+				w.rejudge(s, r)
+			}
+		})
+	}
+	s.web.rejudge(s, r)
+}
+
+// follow looks the hosts up now and again when their answers expire, until ctx is done, and calls changed when there are
+// other addresses.
+func (d *deniedHosts) follow(ctx context.Context, r *lookups, changed func()) {
 	const least, most = 5 * time.Second, time.Hour
 	for {
 		known, next := make(map[netip.Addr][]uint16), time.Now().Add(most)
@@ -71,10 +105,8 @@ func (d *deniedHosts) follow(ctx context.Context, r *lookups, ready func()) {
 				return
 			}
 		}
-		d.known.Store(&known)
-		if ready != nil {
-			ready()
-			ready = nil
+		if former := d.known.Swap(&known); former == nil || !maps.EqualFunc(*former, known, slices.Equal) {
+			changed()
 		}
 		timer := time.NewTimer(max(time.Until(next), least))
 		select {

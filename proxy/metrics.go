@@ -109,8 +109,13 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	send := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
 	}
+	used := make(map[string]bool)
 	for _, session := range s.list() {
 		name, t := session.label(), &session.tally
+		if used[name] { // a container that goes and one that comes may have one name
+			name += " (" + session.id + ")"
+		}
+		used[name] = true
 		t.connections.each(func(k connectionKey, v float64) {
 			send(connectionsDesc, prometheus.CounterValue, v,
 				name, k.phase.String(), string(k.protocol), string(k.outcome), string(k.reason))

@@ -23,6 +23,15 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	server := s.names()
 	s.switching.Lock()
 	defer s.switching.Unlock()
+	if s.ended {
+		if udp != nil {
+			udp.Close()
+		}
+		if tcp != nil {
+			tcp.Close()
+		}
+		return
+	}
 	ended, end := context.WithCancel(s.server.context)
 	s.closing = append(s.closing, end)
 	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context) error) {
@@ -48,10 +57,13 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	}
 }
 
-// names returns the session's DNS filter.
+// names returns the session's DNS filter, nil if the session has ended.
 func (s *Session) names() *dns.Server {
 	s.switching.Lock()
 	defer s.switching.Unlock()
+	if s.ended {
+		return nil
+	}
 	if filter := s.dns.Load(); filter != nil {
 		return filter
 	}
@@ -89,9 +101,9 @@ func (s *Session) observe(e *dns.Event) {
 	if o == allowed || s.server.config.Audit == nil && !s.server.events.Active() {
 		return
 	}
-	now := time.Now()
+	now, about := time.Now(), s.about()
 	s.server.write(&audit.Record{
-		Time: now, Container: s.container, ContainerID: s.containerID, Phase: r.phase.String(), Generation: e.Generation,
+		Time: now, Container: about.name, ContainerID: about.id, Phase: r.phase.String(), Generation: e.Generation,
 		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(e.Decision.Reason),
 		Rule: r.ruleText(e.Decision.Rule), Decision: refusal.NewDecisionID(),
 		Took: e.Latency,

@@ -95,10 +95,15 @@ func (c *conn) handToDNS() {
 	c.worker.Detach(c.client.token, fd)
 	c.client.fd = -1
 	c.close()
-	server := s.names()
 	s.server.running.Go(func() {
-		if client, err := socketConn(fd); err == nil {
+		client, err := socketConn(fd)
+		if err != nil {
+			return
+		}
+		if server := s.names(); server != nil {
 			server.ServeConn(s.server.context, client)
+		} else {
+			client.Close()
 		}
 	})
 }

@@ -155,8 +155,9 @@ func (s *Session) report(r *report) {
 	if s.server.config.Audit == nil && !s.server.events.Active() {
 		return
 	}
+	about := s.about()
 	s.server.write(&audit.Record{
-		Time: r.now, Container: s.container, ContainerID: s.containerID, Phase: r.rules.phase.String(),
+		Time: r.now, Container: about.name, ContainerID: about.id, Phase: r.rules.phase.String(),
 		Generation: r.rules.generation, Protocol: string(r.protocol), Target: r.target.host, Port: r.target.port,
 		Address: r.address, Verdict: string(r.outcome), Reason: string(r.reason), Rule: r.rules.ruleText(r.rule), Decision: r.decision,
 		BytesIn: r.in, BytesOut: r.out, Took: r.now.Sub(r.began),

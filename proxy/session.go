@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -22,10 +23,10 @@ type Session struct {
 	id     string
 	hidden bool // the proxy's own, for its health check: no metrics, no audit, in no list
 
-	container, containerID string
-	auth                   atomic.Pointer[basicAuth]
-	source                 atomic.Pointer[Source]
-	dns                    atomic.Pointer[dns.Server]
+	container atomic.Pointer[containerName]
+	auth      atomic.Pointer[basicAuth]
+	source    atomic.Pointer[Source]
+	dns       atomic.Pointer[dns.Server]
 
 	current atomic.Pointer[rules]
 	flows   atomic.Int64 // open tunnels and requests
@@ -38,10 +39,10 @@ type Session struct {
 	web     webFlows
 
 	switching sync.Mutex // one switch at a time; guards what follows
+	ended     bool       // it takes neither policies nor listeners any more
 	staged    [policy.PhaseCount]staged
 	set       uint64 // the number of the newest
 	listeners []listening
-	unfollow  context.CancelFunc // ends the look-ups of denied hosts
 	condition control.SessionState
 	problem   string
 	closing   []func()
@@ -52,6 +53,7 @@ type staged struct {
 	policy policy.Policy
 	set    *matcher.Ruleset
 	digest policy.Digest
+	denied *deniedHosts
 }
 
 // Source is a policy file that a session follows.
@@ -90,15 +92,19 @@ func (s *Server) newSession(id string) (*Session, error) {
 
 func (s *Session) rules() *rules { return s.current.Load() }
 
-// name says which container the session is of, before it gets its first listener.
-func (s *Session) name(container, id string) { s.container, s.containerID = container, id }
+// containerName is what the container of a session is called.
+type containerName struct{ name, id string }
 
-func (s *Session) label() string {
-	if s.container != "" {
-		return s.container
+// about returns which container the session is of; both are empty where nobody said.
+func (s *Session) about() containerName {
+	if c := s.container.Load(); c != nil {
+		return *c
 	}
-	return s.id
+	return containerName{}
 }
+
+// label is the name of the session in metrics and logs.
+func (s *Session) label() string { return cmp.Or(s.about().name, s.id) }
 
 func (s *Session) makeRules(from staged, phase policy.Phase, generation uint64, blocked matcher.Reason) *rules {
 	r := &rules{
@@ -107,17 +113,38 @@ func (s *Session) makeRules(from staged, phase policy.Phase, generation uint64, 
 		received: s.tally.bytes.at(bytesKey{phase, true}),
 	}
 	if blocked == "" {
-		r.denied = newDeniedHosts(from.policy)
+		r.denied = from.denied
 	}
 	return r
 }
 
+// stage replaces what is staged. The denied hosts of all phases are followed, so that their addresses are known when
+// a phase comes into force.
+func (s *Session) stage(next [policy.PhaseCount]staged) {
+	former := s.staged
+	s.staged = next
+	for phase := range next {
+		if d := next[phase].denied; d != nil && d != former[phase].denied {
+			s.follow(d)
+		}
+		if d := former[phase].denied; d != nil && d != next[phase].denied {
+			d.unfollow()
+		}
+	}
+}
+
 // Apply puts a phase's policy in force. It returns when every flow that the policy refuses is cut. On an error
-// nothing has changed, unless the error is [control.ErrQuarantined].
+// nothing has changed, unless the error is [control.ErrQuarantined]. A switch that has begun goes on when ctx ends.
 func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, error) {
 	began := time.Now()
 	s.switching.Lock()
 	defer s.switching.Unlock()
+	if err := ctx.Err(); err != nil {
+		return control.Receipt{}, err
+	}
+	if s.ended {
+		return control.Receipt{}, control.NotFoundError(s.id)
+	}
 	now := s.rules()
 	if change.Generation != 0 && change.Generation < now.generation {
 		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
@@ -132,7 +159,7 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 			if err != nil {
 				return control.Receipt{}, control.InvalidError(err)
 			}
-			next[phase] = staged{p, set, p.Digest()}
+			next[phase] = staged{p, set, p.Digest(), newDeniedHosts(p)}
 		}
 	}
 	phase := now.phase
@@ -145,7 +172,12 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 			"session %s has no policy for phase %s: send policies with the phase", s.id, phase))
 	}
 	if s.condition == control.Serving && now.phase == phase && now.digest == chosen.digest {
-		s.staged = next
+		s.stage(next)
+		if change.Generation > now.generation { // what comes later with a lower one is late
+			renumbered := *now
+			renumbered.generation = change.Generation
+			s.current.Store(&renumbered)
+		}
 		receipt := s.receipt(began)
 		receipt.Unchanged, receipt.FlowsKept = true, int(s.flows.Load())
 		return receipt, nil
@@ -155,11 +187,12 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
 	}
 	r := s.makeRules(chosen, phase, generation, "")
-	cut, kept, err := s.enforce(ctx, r)
+	cut, kept, err := s.enforce(r)
 	if err != nil {
 		return control.Receipt{}, s.quarantine(err)
 	}
-	s.staged, s.condition, s.problem = next, control.Serving, ""
+	s.stage(next)
+	s.condition, s.problem = control.Serving, ""
 	receipt := s.receipt(began)
 	receipt.FlowsCut, receipt.FlowsKept = cut, kept
 	s.server.switchSeconds.Observe(time.Since(began).Seconds())
@@ -196,25 +229,17 @@ func (s *Session) refuseAll(reason matcher.Reason) {
 		return
 	}
 	// A failure leaves flows to be cut by their own workers, which find the new rules when they wake.
-	_, _, _ = s.enforce(s.server.context, s.makeRules(staged{set: s.server.nothing}, now.phase, now.generation, reason))
+	_, _, _ = s.enforce(s.makeRules(staged{set: s.server.nothing}, now.phase, now.generation, reason))
 }
 
-// enforce puts r in force and judges every flow by it.
-func (s *Session) enforce(ctx context.Context, r *rules) (cut, kept int, err error) {
-	if s.unfollow != nil {
-		s.unfollow()
-		s.unfollow = nil
-	}
+// enforce puts r in force and judges every flow by it. It does not end before that is done or has taken too long: half a
+// switch helps nobody, also if whoever asked for it has gone.
+func (s *Session) enforce(r *rules) (cut, kept int, err error) {
 	s.current.Store(r)
-	if r.denied != nil && len(r.denied.hosts) > 0 {
-		follow, cancel := context.WithCancel(s.server.context)
-		s.unfollow = cancel
-		s.server.running.Go(func() { r.denied.follow(follow, s.server.resolver, nil) })
-	}
 	if filter := s.dns.Load(); filter != nil {
 		filter.Flush()
 	}
-	ctx, cancel := context.WithTimeout(ctx, cutTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), cutTimeout)
 	defer cancel()
 	type count struct {
 		cut, kept int
@@ -244,13 +269,14 @@ func (s *Session) status(withPolicies bool) control.SessionStatus {
 	s.switching.Lock()
 	defer s.switching.Unlock()
 	r := s.rules()
+	about := s.about()
 	status := control.SessionStatus{
-		ID: s.id, Container: s.container, ContainerID: s.containerID, State: s.condition, Mode: r.policy.Mode.String(),
+		ID: s.id, Container: about.name, ContainerID: about.id, State: s.condition, Mode: r.policy.Mode.String(),
 		Phase: r.phase.String(), Generation: r.generation, Digest: r.digest.String(), Flows: int(s.flows.Load()),
 	}
 	if source := s.source.Load(); source != nil {
-		about := (*source).Status()
-		status.Source = &about
+		file := (*source).Status()
+		status.Source = &file
 	}
 	for _, l := range s.listeners {
 		status.Listeners = append(status.Listeners, l.about)
@@ -265,6 +291,7 @@ func (s *Session) status(withPolicies bool) control.SessionStatus {
 func (s *Session) close() {
 	s.switching.Lock()
 	defer s.switching.Unlock()
+	s.ended = true
 	for _, l := range s.listeners {
 		l.stop(false)
 	}
@@ -274,10 +301,7 @@ func (s *Session) close() {
 	}
 	s.closing = nil
 	s.refuseAll(reasonNoRules)
-	if s.unfollow != nil {
-		s.unfollow()
-		s.unfollow = nil
-	}
+	s.stage([policy.PhaseCount]staged{})
 }
 
 // SetAuth makes clients give a user and password (RFC 7617) from the next request on.
