@@ -856,3 +856,29 @@ func TestZeroValues(t *testing.T) {
 		}
 	}
 }
+
+// A rule set does not change with what it was made from.
+func TestRulesetKeepsNothingOfOthers(t *testing.T) {
+	p, _ := readPolicy(t, "allow ok.test 192.0.2.1 *.w.test:80")
+	o := matcher.Options{Never: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, PrivateZones: []string{"w.test"}}
+	r := compile(t, p, o)
+	for i := range p.Targets {
+		p.Targets[i] = policy.Target{Host: "evil.test", Kind: policy.Hostname}
+	}
+	o.Never[0], o.PrivateZones[0] = netip.MustParsePrefix("203.0.113.0/24"), "evil.test"
+	host := []byte("ok.test")
+	d := r.NameBytes(host, 443)
+	copy(host, "no.test")
+	for got, want := range map[string]string{
+		showDecision(r, d):                                                                          "allow name-rule ok.test",
+		showDecision(r, r.Name("evil.test", 443)):                                                   "refuse not-listed -",
+		showDecision(r, r.Addr(netip.MustParseAddr("192.0.2.1"), 443)):                              "allow address-rule 192.0.2.1",
+		showDecision(r, r.Addr(netip.MustParseAddr("198.51.100.1"), 443)):                           "refuse own-address -",
+		showDecision(r, r.Resolved(r.Name("a.w.test", 80), netip.MustParseAddr("10.0.0.1"), 80)):    "allow name-rule *.w.test:80",
+		showDecision(r, r.Resolved(r.Name("a.w.test", 80), netip.MustParseAddr("203.0.113.1"), 80)): "allow name-rule *.w.test:80",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
