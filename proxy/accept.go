@@ -70,7 +70,7 @@ func (s *Session) ServeTCP(l *net.TCPListener) error {
 	// A proxy's client speaks first: there is nothing to do for it before it has (tcp(7)). It saves a wake-up each,
 	// and a client that says nothing comes a second later.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
-	s.server.addOwn(l.Addr())
+	s.server.AddOwn(l.Addr())
 	return s.listen(fd, l.Addr(), nil)
 }
 

@@ -3,8 +3,10 @@ package proxy
 import (
 	"bytes"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,7 +201,30 @@ func TestFailedDials(t *testing.T) {
 
 // Case I-40.
 func TestProxyIsNotDialled(t *testing.T) {
-	r := start(t, `"public"`, Config{})
-	_, response := r.connect(r.address, "")
-	wantRefused(t, response, 403, matcher.OwnAddress)
+	hosts := []string{"127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "[::]"}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range own {
+		address := a.(*net.IPNet).IP
+		hosts = append(hosts, strings.TrimSuffix(net.JoinHostPort(address.String(), ""), ":"))
+		if address.To4() != nil {
+			hosts = append(hosts, "[::ffff:"+address.String()+"]")
+		}
+	}
+	known := names{}
+	for i, host := range slices.Clone(hosts) {
+		name := fmt.Sprintf("n%d.test", i)
+		known[name] = []string{strings.Trim(host, "[]"), "127.0.0.1"}
+		hosts = append(hosts, name)
+	}
+	r := start(t, `"public"`, Config{Hosts: known.hosts})
+	_, port, _ := net.SplitHostPort(r.address)
+	for _, host := range hosts {
+		_, response := r.connect(host+":"+port, "")
+		wantRefused(t, response, 403, matcher.OwnAddress)
+		_, response = r.send("GET http://" + host + ":" + port + "/ HTTP/1.1\r\nHost: x\r\n\r\n")
+		wantRefused(t, response, 403, matcher.OwnAddress)
+	}
 }

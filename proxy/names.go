@@ -35,7 +35,7 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	ended, end := context.WithCancel(s.server.context)
 	s.closing = append(s.closing, end)
 	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context) error) {
-		s.server.addOwn(at)
+		s.server.AddOwn(at)
 		ctx, stop := context.WithCancel(ended)
 		s.addLocked(kind, at, func(bool) { stop() })
 		s.server.running.Go(func() {

@@ -195,8 +195,9 @@ func (s *Server) Open(id string) (*Session, error) {
 	return session, nil
 }
 
-// addOwn remembers a port that the proxy listens on, which it never dials.
-func (s *Server) addOwn(listening net.Addr) {
+// AddOwn tells of a socket that the proxy's process listens on: no client gets a connection to it, whatever its policy
+// says. The sockets that are given to sessions are known already.
+func (s *Server) AddOwn(listening net.Addr) {
 	a, err := netip.ParseAddrPort(listening.String())
 	if err != nil {
 		return // not a network address

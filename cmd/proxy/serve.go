@@ -196,6 +196,7 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
+		server.AddOwn(l.Addr())
 		log.Info("serving metrics", "address", l.Addr())
 		group.Go(func() error { return serveMetrics(ctx, l, server.Metrics(), log) })
 	}

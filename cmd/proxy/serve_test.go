@@ -197,6 +197,12 @@ func TestServe(t *testing.T) {
 
 	contains(t, "metrics", get(t, "http://"+metrics+"/metrics", 200), "sluice_connections_total{", "sluice_policy_rejected_entries 0", "sluice_generation{")
 	get(t, "http://"+metrics+"/", 404)
+	// Case I-40: whatever the policy says.
+	write(t, file, allow(metrics, queries, p.listen, first))
+	for _, own := range []string{metrics, queries, p.listen} {
+		connect(t, p.listen, own, user).want(403)
+	}
+	connect(t, p.listen, first, user).want(200)
 
 	p.until("a record of each refusal", func() bool {
 		text, _ := os.ReadFile(log)
