@@ -27,7 +27,7 @@ func (c *conn) readHead() {
 			// Nothing was asked: a port check, or a client that gave up.
 			c.close()
 			return
-		case n < len(w.scratch) && !c.client.shut:
+		case n < len(w.scratch) && !c.client.doubt:
 			c.client.readable = false
 		}
 		seen := len(c.in)

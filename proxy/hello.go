@@ -60,7 +60,7 @@ func (c *conn) watchOn() {
 			return
 		case n == 0:
 			c.client.ended = true
-		case n < len(w.scratch) && !c.client.shut:
+		case n < len(w.scratch) && !c.client.doubt:
 			c.client.readable = false
 		}
 		c.keep(w.scratch[:n])

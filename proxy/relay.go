@@ -12,7 +12,7 @@ type side struct {
 	token poll.Token
 	// readable and writable hold from an event until a call finds otherwise: events come once (edge-triggered).
 	readable, writable bool
-	shut               bool // the peer has sent its end of stream: a short read may not be the last one
+	doubt              bool // a short read may not be the last one
 	ended              bool // the end of stream was read
 	passed             bool // and passed on to the other side
 	hot                bool // the last read was full, so the next bytes are worth a splice
@@ -37,7 +37,13 @@ func (s *side) note(events uint32) {
 		s.writable = true
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		s.shut = true
+		s.doubt = true // the end of the stream follows, of which no other event tells
+	}
+	if events&poll.Urgent != 0 {
+		// Reads end in front of urgent data, and skip it unless it is taken for what it is to all but a few
+		// programs, a part of the stream (tcp(7), RFC 6093 section 6).
+		s.doubt = true
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 	}
 }
 
@@ -122,7 +128,7 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 			continue
 		case n == len(w.scratch):
 			src.hot = true
-		case !src.shut:
+		case !src.doubt:
 			// A short read means that the socket is empty; what comes later is a new event (epoll(7)).
 			src.readable = false
 		}

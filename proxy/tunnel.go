@@ -109,7 +109,7 @@ func (c *conn) sniff() {
 			c.client.ended = true
 			c.classify(c.in, true)
 			return
-		case n < len(w.scratch) && !c.client.shut:
+		case n < len(w.scratch) && !c.client.doubt:
 			c.client.readable = false
 		}
 		first := w.scratch[:n]

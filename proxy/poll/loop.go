@@ -24,13 +24,14 @@ const (
 	Readable = unix.EPOLLIN
 	Writable = unix.EPOLLOUT
 	PeerShut = unix.EPOLLRDHUP
+	Urgent   = unix.EPOLLPRI
 	Failed   = unix.EPOLLERR | unix.EPOLLHUP
 
 	edge = unix.EPOLLET
 )
 
 // Both is what a connection asks for: every change of readability and writability, reported once (edge-triggered).
-const Both = Readable | Writable | PeerShut | edge
+const Both = Readable | Writable | PeerShut | Urgent | edge
 
 const (
 	batchEvents = 128
