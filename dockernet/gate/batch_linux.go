@@ -3,86 +3,57 @@ package gate
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"sluice/dockernet/netns"
+	"sluice/dockernet/gate/wire"
 )
 
-// batch collects changes that the kernel makes in one transaction, in the namespace of the thread that sends it.
-type batch struct {
-	changes []func(*nftables.Conn) error
-	ids     map[string]uint32 // of the sets that it makes, by name
-	bytes   int               // about how long it is
-}
-
-func (b *batch) change(bytes int, f func(*nftables.Conn)) {
-	b.changes = append(b.changes, func(c *nftables.Conn) error { f(c); return nil })
-	b.bytes += bytes
-}
-
-// About how many bytes a message has that is not about elements.
-const messageBytes = 512
-
-func (b *batch) table() {
-	b.change(messageBytes, func(c *nftables.Conn) { c.AddTable(theTable) })
-}
-
-func (b *batch) deleteTable() {
-	b.change(messageBytes, func(c *nftables.Conn) { c.DelTable(theTable) })
-}
+// batch collects changes of the gate's table.
+type batch struct{ wire.Batch }
 
 func (b *batch) counters(names []string) {
 	for _, n := range names {
-		b.change(messageBytes, func(c *nftables.Conn) {
-			c.AddObj(&nftables.NamedObj{Table: theTable, Name: n, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
-		})
+		b.AddCounter(theTable, n)
 	}
 }
 
 // add makes chains, without their rules. Those that are there stay.
 func (b *batch) add(chains []chain) {
-	for _, ch := range chains {
-		b.change(messageBytes, func(c *nftables.Conn) { c.AddChain(kernelChain(ch)) })
+	for i := range chains {
+		b.AddChain(kernelChain(&chains[i]))
 	}
 }
 
 // replace gives chains other rules.
-func (b *batch) replace(chains []chain) {
-	for _, ch := range chains {
-		b.change(messageBytes, func(c *nftables.Conn) { c.FlushChain(&nftables.Chain{Table: theTable, Name: ch.name}) })
+func (b *batch) replace(chains []chain) error {
+	for i := range chains {
+		b.FlushChain(&nftables.Chain{Table: theTable, Name: chains[i].name})
 	}
-	b.rules(chains)
+	return b.rules(chains)
 }
 
 // rules adds the rules of chains.
-func (b *batch) rules(chains []chain) {
+func (b *batch) rules(chains []chain) error {
 	for _, ch := range chains {
 		to := &nftables.Chain{Table: theTable, Name: ch.name}
 		for _, r := range ch.rules {
-			b.bytes += messageBytes
-			b.changes = append(b.changes, func(c *nftables.Conn) error {
-				exprs, err := compile(r, b.ids)
-				if err != nil {
-					return err
-				}
-				c.AddRule(&nftables.Rule{Table: theTable, Chain: to, Exprs: exprs})
-				return nil
-			})
+			exprs, err := compile(r)
+			if err != nil {
+				return err
+			}
+			b.AddRule(to, exprs)
 		}
 	}
+	return nil
 }
 
-func kernelChain(ch chain) *nftables.Chain {
+func kernelChain(ch *chain) *nftables.Chain {
 	k := &nftables.Chain{Table: theTable, Name: ch.name}
 	if h := ch.hook; h != nil {
 		hooks := map[string]*nftables.ChainHook{
@@ -102,162 +73,39 @@ func kernelChain(ch chain) *nftables.Chain {
 // delete takes chains and sets away. Nothing else may refer to them any more.
 func (b *batch) delete(n objects) {
 	for _, name := range n.chains {
-		b.change(messageBytes, func(c *nftables.Conn) { c.FlushChain(&nftables.Chain{Table: theTable, Name: name}) })
+		b.FlushChain(&nftables.Chain{Table: theTable, Name: name})
 	}
 	for _, name := range n.chains {
-		b.change(messageBytes, func(c *nftables.Conn) { c.DelChain(&nftables.Chain{Table: theTable, Name: name}) })
+		b.DelChain(&nftables.Chain{Table: theTable, Name: name})
 	}
 	for _, name := range n.sets {
-		b.change(messageBytes, func(c *nftables.Conn) { c.DelSet(&nftables.Set{Table: theTable, Name: name}) })
+		b.DelSet(theTable, name)
 	}
 }
-
-// A message's list of elements has a length of 16 bits, which the library does not check: what does not fit is lost
-// without an error. So a message takes no more than this.
-const elementsBytes = 1 << 15
 
 // sets makes sets and fills them.
-func (b *batch) sets(sets []set) error {
-	b.ids = make(map[string]uint32)
-	for i, s := range sets {
-		// The library's own numbers come from an unsynchronised counter. They mean something within a batch only.
-		id := uint32(i + 1)
-		b.ids[s.name] = id
-		k := kernelSet(&s)
-		k.ID = id
-		b.changes = append(b.changes, func(c *nftables.Conn) error { return c.AddSet(k, nil) })
-		b.bytes += messageBytes
-		elements, each := kernelElements(&s)
-		for part := range slices.Chunk(elements, elementsBytes/each&^1) {
-			b.changes = append(b.changes, func(c *nftables.Conn) error { return c.SetAddElements(k, part) })
-			b.bytes += messageBytes + len(part)*each
+func (b *batch) sets(sets []set) {
+	for i := range sets {
+		s := &sets[i]
+		k := &wire.Set{Table: theTable, Name: s.name, IPv6: s.family == ipv6, WithPort: s.withPort, Interval: s.interval}
+		b.AddSet(k)
+		elements := make([]wire.Element, len(s.elements))
+		for n, e := range s.elements {
+			elements[n] = wire.Element{First: e.first, Last: e.last, Port: e.port}
 		}
+		b.AddElements(k, elements)
 	}
-	return nil
-}
-
-func kernelSet(s *set) *nftables.Set {
-	kind := nftables.TypeIPAddr
-	if s.family == ipv6 {
-		kind = nftables.TypeIP6Addr
-	}
-	if s.withPort {
-		kind = nftables.MustConcatSetType(kind, nftables.TypeInetService)
-	}
-	return &nftables.Set{Table: theTable, Name: s.name, KeyType: kind, Concatenation: s.withPort, Interval: s.interval,
-		KeyByteOrder: binaryutil.BigEndian}
-}
-
-// kernelElements returns the elements of a set and how long one is in a message, at most. A range is two elements
-// without ports, of which the second is the first address behind it, and one with ports.
-func kernelElements(s *set) (list []nftables.SetElement, bytes int) {
-	list = make([]nftables.SetElement, 0, 2*len(s.elements))
-	for _, e := range s.elements {
-		switch {
-		case s.withPort && s.interval:
-			list = append(list, nftables.SetElement{Key: e.key(e.first), KeyEnd: e.key(e.last)})
-		case s.withPort:
-			list = append(list, nftables.SetElement{Key: e.key(e.first)})
-		case s.interval:
-			list = append(list, nftables.SetElement{Key: e.first.AsSlice()})
-			if end := e.last.Next(); end.IsValid() {
-				list = append(list, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
-			}
-		default:
-			list = append(list, nftables.SetElement{Key: e.first.AsSlice()})
-		}
-	}
-	return list, 2*(16+4+12) + 16
-}
-
-// key is an address and a port in the form of a concatenation: each field fills up units of 4 bytes.
-func (e element) key(a netip.Addr) []byte {
-	return append(a.AsSlice(), byte(e.port>>8), byte(e.port), 0, 0)
-}
-
-// kernel is a connection to the nftables of one namespace.
-//
-// It stays open between changes: to close a socket of this protocol waits until the kernel has taken apart what earlier
-// changes have removed, which takes the grace period of RCU, some 15 ms, and holds up the next change for as long
-// (nft_rcv_nl_event in net/netfilter/nf_tables_api.c).
-type kernel struct {
-	conn   *nftables.Conn
-	socket *netlink.Conn // the same
-	write  int           // bytes of the socket's buffers
-	read   int
-}
-
-// Buffers of the socket. The kernel answers every message before the batch is done, so all the answers must fit.
-const (
-	minBuffer   = 1 << 18
-	answerBytes = 1 << 10
-)
-
-// timeout bounds how long the kernel may take to answer.
-const timeout = 30 * time.Second
-
-// connect opens a connection to the namespace.
-func connect(ns *netns.Namespace) (*kernel, error) {
-	k := new(kernel)
-	err := ns.Do(func() (err error) {
-		k.conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
-			k.socket = c
-			return nil
-		}))
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
-	}
-	return k, nil
-}
-
-func (k *kernel) close() { _ = k.conn.CloseLasting() }
-
-// prepare makes the connection ready for an exchange with so many bytes each way.
-func (k *kernel) prepare(write, read int) error {
-	if write = max(write, minBuffer); write > k.write {
-		if err := k.socket.SetWriteBuffer(write); err != nil {
-			return fmt.Errorf("enlarge netlink buffer: %w", err)
-		}
-		k.write = write
-	}
-	if read = max(read, minBuffer); read > k.read {
-		if err := k.socket.SetReadBuffer(read); err != nil {
-			return fmt.Errorf("enlarge netlink buffer: %w", err)
-		}
-		k.read = read
-	}
-	return k.socket.SetDeadline(time.Now().Add(timeout))
-}
-
-// send makes the changes, all or none.
-func (k *kernel) send(b *batch) error {
-	if len(b.changes) == 0 {
-		return nil
-	}
-	if err := k.prepare(2*b.bytes, answerBytes*len(b.changes)); err != nil {
-		return err
-	}
-	for _, f := range b.changes {
-		if err := f(k.conn); err != nil {
-			return err
-		}
-	}
-	if err := k.conn.Flush(); err != nil {
-		return fmt.Errorf("nftables refused the rules: %w", err)
-	}
-	return nil
 }
 
 // verify reads back how many elements the sets have.
-func (k *kernel) verify(sets []set) error {
-	if err := k.prepare(0, 0); err != nil {
+func verify(c *wire.Conn, sets []set) error {
+	nft, err := c.Read()
+	if err != nil {
 		return err
 	}
 	for i := range sets {
 		s := &sets[i]
-		got, err := k.conn.GetSetElements(&nftables.Set{Table: theTable, Name: s.name})
+		got, err := nft.GetSetElements(&nftables.Set{Table: theTable, Name: s.name})
 		if err != nil {
 			return fmt.Errorf("read set %s back: %w", s.name, err)
 		}
@@ -275,11 +123,12 @@ func (k *kernel) verify(sets []set) error {
 }
 
 // existing returns the chains and sets that the table has.
-func (k *kernel) existing() (n objects, err error) {
-	if err := k.prepare(0, 0); err != nil {
+func existing(c *wire.Conn) (n objects, err error) {
+	nft, err := c.Read()
+	if err != nil {
 		return n, err
 	}
-	chains, err := k.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	chains, err := nft.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return n, fmt.Errorf("list chains: %w", err)
 	}
@@ -291,7 +140,7 @@ func (k *kernel) existing() (n objects, err error) {
 	if len(n.chains) == 0 {
 		return n, nil // and then there may be no table to ask for sets
 	}
-	sets, err := k.conn.GetSets(theTable)
+	sets, err := nft.GetSets(theTable)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return n, fmt.Errorf("list sets: %w", err)
 	}
@@ -342,11 +191,12 @@ func (t *table) names() (n objects) {
 	return n
 }
 
-func (k *kernel) counters() (map[string]Count, error) {
-	if err := k.prepare(0, 0); err != nil {
+func readCounters(c *wire.Conn) (map[string]Count, error) {
+	nft, err := c.Read()
+	if err != nil {
 		return nil, err
 	}
-	list, err := k.conn.GetNamedObjects(theTable)
+	list, err := nft.GetNamedObjects(theTable)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("list counters: %w", err)
 	}

@@ -90,15 +90,13 @@ var places = [...]place{
 // compiler turns one rule into expressions.
 type compiler struct {
 	exprs  []expr.Any
-	sets   map[string]uint32 // ids of the sets of this batch
-	family word              // that the rule has tested for
+	family word // that the rule has tested for
 	proto  word
 }
 
-// compile turns a rule into the expressions that it is for the kernel. sets are the ids of sets that are made in the
-// same batch, by name.
-func compile(r rule, sets map[string]uint32) ([]expr.Any, error) {
-	c := &compiler{sets: sets}
+// compile turns a rule into the expressions that it is for the kernel.
+func compile(r rule) ([]expr.Any, error) {
+	c := new(compiler)
 	for _, p := range r {
 		if err := c.part(p); err != nil {
 			return nil, fmt.Errorf("rule %v: %w", r, err)
@@ -292,7 +290,7 @@ func next(bytes int) uint32 {
 }
 
 func (c *compiler) lookup(set string, not bool) {
-	c.add(&expr.Lookup{SourceRegister: register, SetName: set, SetID: c.sets[set], Invert: not})
+	c.add(&expr.Lookup{SourceRegister: register, SetName: set, Invert: not})
 }
 
 func (c *compiler) hidden(h hidden) error {

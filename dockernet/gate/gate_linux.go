@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"sluice/dockernet/gate/wire"
 	"sluice/dockernet/netns"
 	"sluice/policy"
 )
@@ -28,7 +29,7 @@ type Gate struct {
 	current *ref
 	// listeners are where redirects lead, once that is known.
 	listeners Listeners
-	kernel    *kernel // nil until it is needed
+	kernel    *wire.Conn // nil until it is needed
 	// older are chains and sets of generations before staged, to be deleted with the next switch.
 	older objects
 }
@@ -96,8 +97,10 @@ func (g *Gate) Both(phase policy.Phase) error {
 			return nil
 		}
 		b := new(batch)
-		b.replace(inForce(*g.current, g.staged.refs[phase]))
-		return g.kernel.send(b)
+		if err := b.replace(inForce(*g.current, g.staged.refs[phase])); err != nil {
+			return err
+		}
+		return g.kernel.Send(&b.Batch)
 	})
 }
 
@@ -132,8 +135,10 @@ func (g *Gate) Retarget(l Listeners) error {
 		}
 		chains := forListeners(l)
 		b := new(batch)
-		b.replace(chains)
-		if err := g.kernel.send(b); err != nil {
+		if err := b.replace(chains); err != nil {
+			return err
+		}
+		if err := g.kernel.Send(&b.Batch); err != nil {
 			return err
 		}
 		g.listeners = l
@@ -154,12 +159,12 @@ func (g *Gate) Quarantine() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.do("quarantine", func() error {
-		there, err := g.kernel.existing()
+		there, err := existing(g.kernel)
 		if err != nil {
 			return err
 		}
 		b := new(batch)
-		b.table()
+		b.AddTable(theTable)
 		var base []chain
 		if g.staged != nil {
 			base = g.staged.fixed
@@ -169,9 +174,13 @@ func (g *Gate) Quarantine() error {
 		}
 		b.counters([]string{refusedCount, proxiedCount, dnsCount})
 		b.add(base)
-		b.replace(base)
-		b.replace(quarantined())
-		if err := g.kernel.send(b); err != nil {
+		if err := b.replace(base); err != nil {
+			return err
+		}
+		if err := b.replace(quarantined()); err != nil {
+			return err
+		}
+		if err := g.kernel.Send(&b.Batch); err != nil {
 			return err
 		}
 		g.current = nil
@@ -185,9 +194,9 @@ func (g *Gate) Remove() error {
 	defer g.mu.Unlock()
 	return g.do("remove", func() error {
 		b := new(batch)
-		b.table() // so that deleting it cannot fail
-		b.deleteTable()
-		if err := g.kernel.send(b); err != nil {
+		b.AddTable(theTable) // so that deleting it cannot fail
+		b.DelTable(theTable)
+		if err := g.kernel.Send(&b.Batch); err != nil {
 			return err
 		}
 		g.staged, g.current, g.older = nil, nil, objects{}
@@ -200,7 +209,7 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.kernel != nil {
-		g.kernel.close()
+		g.kernel.Close()
 		g.kernel = nil
 	}
 }
@@ -209,7 +218,7 @@ func (g *Gate) Close() {
 func (g *Gate) do(what string, f func() error) error {
 	var err error
 	if g.kernel == nil {
-		g.kernel, err = connect(g.ns)
+		g.kernel, err = wire.Dial(g.ns)
 	}
 	if err == nil {
 		err = f()
@@ -219,7 +228,7 @@ func (g *Gate) do(what string, f func() error) error {
 	}
 	if g.kernel != nil {
 		// There may be answers in it that nobody has read.
-		go g.kernel.close()
+		go g.kernel.Close()
 		g.kernel = nil
 	}
 	return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
@@ -227,7 +236,7 @@ func (g *Gate) do(what string, f func() error) error {
 
 // stage gives the kernel the sets and chains of a new generation, to which nothing leads yet.
 func (g *Gate) stage(s *Spec) error {
-	there, err := g.kernel.existing()
+	there, err := existing(g.kernel)
 	if err != nil {
 		return err
 	}
@@ -235,26 +244,26 @@ func (g *Gate) stage(s *Spec) error {
 	t := build(s, next)
 	base := fixed(s)
 	b := new(batch)
-	b.table()
+	b.AddTable(theTable)
 	b.counters(allCounters())
 	// Base chains follow when there are rules for them.
 	b.add(slices.DeleteFunc(slices.Clone(base), func(c chain) bool { return c.hook != nil }))
 	b.add(t.chains)
-	if err := b.sets(t.sets); err != nil {
+	b.sets(t.sets)
+	if err := b.rules(t.chains); err != nil {
 		return err
 	}
-	b.rules(t.chains)
-	if err := g.kernel.send(b); err != nil {
+	if err := g.kernel.Send(&b.Batch); err != nil {
 		return err
 	}
 	staged := &stage{generation: next, fixed: base, names: t.names()}
 	for p := range policy.Phase(policy.PhaseCount) {
 		staged.refs[p] = s.ref(next, p)
 	}
-	if err := g.kernel.verify(t.sets); err != nil {
+	if err := verify(g.kernel, t.sets); err != nil {
 		d := new(batch)
 		d.delete(staged.names)
-		return errors.Join(err, g.kernel.send(d))
+		return errors.Join(err, g.kernel.Send(&d.Batch))
 	}
 	g.staged, g.listeners = staged, s.Listeners
 	g.older = there.generations()
@@ -266,11 +275,15 @@ func (g *Gate) enforce(r ref) error {
 	b := new(batch)
 	if g.current == nil || g.current.generation != r.generation {
 		b.add(g.staged.fixed)
-		b.replace(g.staged.fixed)
+		if err := b.replace(g.staged.fixed); err != nil {
+			return err
+		}
 	}
-	b.replace(inForce(r))
+	if err := b.replace(inForce(r)); err != nil {
+		return err
+	}
 	b.delete(g.older)
-	if err := g.kernel.send(b); err != nil {
+	if err := g.kernel.Send(&b.Batch); err != nil {
 		return err
 	}
 	g.current, g.older = &r, objects{}
@@ -294,7 +307,7 @@ func (g *Gate) Counters() (c Counters, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	err = g.do("read counters of", func() error {
-		got, err := g.kernel.counters()
+		got, err := readCounters(g.kernel)
 		if err != nil {
 			return err
 		}

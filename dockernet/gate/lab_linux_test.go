@@ -20,6 +20,7 @@ import (
 	icmp6 "golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/gate/wire"
 	"sluice/dockernet/netns"
 	"sluice/dockernet/netns/netnstest"
 )
@@ -29,7 +30,7 @@ import (
 type lab struct {
 	workload, outside *netnstest.Namespace
 	gate              *Gate
-	memory            *kernel // of what has come to the outside
+	memory            *wire.Conn // of what has come to the outside
 	sockets           *netns.Sockets
 }
 
@@ -41,14 +42,14 @@ const (
 // outsideRules send everything but UDP port 9 to two services, and remember who was asked.
 const outsideRules = `
 table inet outside {
-	set seen4 { type ipv4_addr; size 65535; flags dynamic; }
-	set seen6 { type ipv6_addr; size 65535; flags dynamic; }
+	set seen4 { type ipv4_addr . inet_proto . inet_service; size 65535; flags dynamic; }
+	set seen6 { type ipv6_addr . inet_proto . inet_service; size 65535; flags dynamic; }
 	chain remember {
 		type filter hook prerouting priority -300; policy accept;
 		iifname != "eth0" accept
 		icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld2-listener-report } accept
-		add @seen4 { ip daddr }
-		add @seen6 { ip6 daddr }
+		add @seen4 { ip daddr . meta l4proto . th dport }
+		add @seen6 { ip6 daddr . meta l4proto . th dport }
 		udp dport 9 drop
 	}
 	chain divert {
@@ -93,10 +94,10 @@ func newLab(t testing.TB, closed bool) *lab {
 		return nil
 	})
 	var err error
-	if l.memory, err = connect(l.outside.Namespace); err != nil {
+	if l.memory, err = wire.Dial(l.outside.Namespace); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.memory.close)
+	t.Cleanup(l.memory.Close)
 	l.gate = newGate(t, l.workload)
 	return l
 }
@@ -316,22 +317,40 @@ func ping(to netip.Addr) string {
 	}
 }
 
-// seen reports whether anything to the address has come to the outside.
-func (l *lab) seen(t testing.TB, a netip.Addr) bool {
+// seen reports whether anything of the protocol to the address and port has come to the outside.
+func (l *lab) seen(t testing.TB, protocol string, to netip.Addr, port uint16) bool {
 	t.Helper()
-	elements, err := l.memory.conn.GetSetElements(seenSet(familyOf(a)))
+	elements, err := l.reader(t).GetSetElements(seenSet(familyOf(to)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return bytes.Equal(e.Key, a.AsSlice()) })
+	number := map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "ping": unix.IPPROTO_ICMP}[protocol]
+	if protocol == "ping" && to.Is6() {
+		number = unix.IPPROTO_ICMPV6
+	}
+	key := append(to.AsSlice(), number, 0, 0, 0) // each in units of four bytes
+	if protocol != "ping" {
+		key = append(key, byte(port>>8), byte(port), 0, 0)
+	}
+	return slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return bytes.HasPrefix(e.Key, key) })
+}
+
+func (l *lab) reader(t testing.TB) *nftables.Conn {
+	t.Helper()
+	c, err := l.memory.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // forget empties what seen knows.
 func (l *lab) forget(t testing.TB) {
 	t.Helper()
-	l.memory.conn.FlushSet(seenSet(ipv4))
-	l.memory.conn.FlushSet(seenSet(ipv6))
-	if err := l.memory.conn.Flush(); err != nil {
+	c := l.reader(t)
+	c.FlushSet(seenSet(ipv4))
+	c.FlushSet(seenSet(ipv6))
+	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
 }

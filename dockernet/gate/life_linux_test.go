@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/gate/wire"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/policy"
 )
@@ -118,12 +119,12 @@ func TestInstallAgain(t *testing.T) {
 
 func (l *lab) objects(t testing.TB) objects {
 	t.Helper()
-	k, err := connect(l.workload.Namespace)
+	c, err := wire.Dial(l.workload.Namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer k.close()
-	n, err := k.existing()
+	defer c.Close()
+	n, err := existing(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package gate
 import (
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"sluice/policy"
@@ -171,7 +172,8 @@ func TestPlanes(t *testing.T) {
 					if got := l.probe(t, row.protocol, to); got != want {
 						t.Errorf("%s to %s %s: got %s, want %s", row.protocol, row.role, to, got, want)
 					}
-					if got := l.seen(t, netip.MustParseAddr(host)); got != (want == "direct") {
+					port, _ := strconv.Atoi(row.port)
+					if got := l.seen(t, row.protocol, netip.MustParseAddr(host), uint16(port)); got != (want == "direct") {
 						t.Errorf("%s to %s %s: reached the outside: %v", row.protocol, row.role, to, got)
 					}
 				}

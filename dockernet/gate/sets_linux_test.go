@@ -76,19 +76,23 @@ func TestVerify(t *testing.T) {
 	if err := g.Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
-	k, sets := g.kernel, build(s, g.staged.generation).sets
-	if err := k.verify(sets); err != nil {
+	sets := build(s, g.staged.generation).sets
+	if err := verify(g.kernel, sets); err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(sets, func(s set) bool { return s.withPort && !s.interval })
-	e := sets[i].elements[0]
-	if err := k.conn.SetDeleteElements(kernelSet(&sets[i]), []nftables.SetElement{{Key: e.key(e.first)}}); err != nil {
+	i := slices.IndexFunc(sets, func(s set) bool { return s.family == ipv4 && !s.withPort && !s.interval })
+	nft, err := g.kernel.Read()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.conn.Flush(); err != nil {
+	lost := []nftables.SetElement{{Key: sets[i].elements[0].first.AsSlice()}}
+	if err := nft.SetDeleteElements(&nftables.Set{Table: theTable, Name: sets[i].name}, lost); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.verify(sets); err == nil {
+	if err := nft.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := verify(g.kernel, sets); err == nil {
 		t.Errorf("set %s lacks an element, and nobody has noticed", sets[i].name)
 	}
 }
@@ -98,8 +102,10 @@ func TestSwitchDoesNotGrow(t *testing.T) {
 	size := func(n int) int {
 		s := example(true, manyPhases(t, n))
 		b := new(batch)
-		b.replace(inForce(s.ref(1, policy.Baseline), s.ref(1, policy.Run)))
-		return len(b.changes)
+		if err := b.replace(inForce(s.ref(1, policy.Baseline), s.ref(1, policy.Run))); err != nil {
+			t.Fatal(err)
+		}
+		return b.Len()
 	}
 	if small, large := size(10), size(10_000); small != large {
 		t.Errorf("%d changes for 10 targets, %d for 10,000", small, large)

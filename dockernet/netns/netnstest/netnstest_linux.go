@@ -147,7 +147,7 @@ func (e End) up(t testing.TB) error {
 		return err
 	}
 	for _, p := range e.Addresses {
-		if err := h.AddrAdd(link, &netlink.Addr{IPNet: IPNet(p)}); err != nil {
+		if err := h.AddrAdd(link, &netlink.Addr{IPNet: IPNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("address %v: %w", p, err)
 		}
 	}
