@@ -12,7 +12,11 @@ import (
 // connectMethod is how a request that asks for a tunnel begins (RFC 9110 section 9.3.6).
 var connectMethod = []byte("CONNECT ")
 
-var headEnd = []byte("\r\n\r\n")
+var (
+	headEnd = []byte("\r\n\r\n")
+	// bareHeadEnd ends a head for some programs. It is refused, but at once.
+	bareHeadEnd = []byte("\n\n")
+)
 
 // readHead reads until the request head is complete, and acts on it.
 func (c *conn) readHead() {
@@ -61,7 +65,11 @@ func (c *conn) readOn(head []byte, seen int) bool {
 // complete reports whether what decides how to go on is there: the end of a CONNECT's head, or the first byte that
 // shows that it is none. seen bytes were looked at before.
 func complete(head []byte, seen int) bool {
-	return !asksForTunnel(head) || bytes.Contains(head[max(0, seen-len(headEnd)+1):], headEnd)
+	if !asksForTunnel(head) {
+		return true
+	}
+	last := head[max(0, seen-len(headEnd)+1):]
+	return bytes.Contains(last, headEnd) || bytes.Contains(last, bareHeadEnd)
 }
 
 // asksForTunnel reports whether head begins like CONNECT, as far as it goes.
@@ -140,13 +148,14 @@ func isToken(b []byte) bool {
 // connect acts on a complete CONNECT head; what follows it is the tunnel's first data.
 func (c *conn) connect(head []byte) {
 	c.protocol = protocolConnect
-	length := bytes.Index(head, headEnd) + len(headEnd)
+	end := bytes.Index(head, headEnd)
+	length := end + len(headEnd)
 	if length > c.session.server.config.HeaderLimit {
 		c.refuse(c.session.server.config.LargeHeadStatus, reasonHeaderSize)
 		return
 	}
 	request, err := parseConnect(head[:length])
-	if err != nil {
+	if err != nil || end < 0 {
 		c.refuse(statusBad, reasonMalformed)
 		return
 	}

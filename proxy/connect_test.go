@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -197,6 +198,24 @@ func TestFailedDials(t *testing.T) {
 	}
 	_, response = r.connect("gone.test:443", "")
 	wantRefused(t, response, 502, reasonLookupFailed)
+}
+
+// A head whose lines end in LF alone is refused at once, however it arrives.
+func TestBareLineFeeds(t *testing.T) {
+	r := start(t, `"public"`, Config{})
+	_, response := r.send("CONNECT 127.0.0.1:1 HTTP/1.1\nHost: x\n\n")
+	wantRefused(t, response, 400, reasonMalformed)
+	c := r.open()
+	for _, b := range []byte("CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: x\n\n") {
+		if _, err := c.TCPConn.Write([]byte{b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	response, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, response, 400, reasonMalformed)
 }
 
 // Case I-40.

@@ -64,6 +64,16 @@ func busyListener(t *testing.T, serve func(net.Conn)) (port string, free func())
 	return port, free
 }
 
+// all returns the worker's connections, one with two sockets twice. It is called on the worker.
+func (w *worker) all() (all []*conn) {
+	w.Each(func(h poll.Handler) {
+		if c, ok := h.(*conn); ok {
+			all = append(all, c)
+		}
+	})
+	return all
+}
+
 // waitFor waits until a connection of the only worker is in a state.
 func (r *rig) waitFor(in state) {
 	r.Helper()
@@ -74,12 +84,9 @@ func (r *rig) waitFor(in state) {
 			r.Fatalf("no connection is in state %d", in)
 		}
 		if err := w.Do(r.Context(), func() {
-			w.Each(func(h poll.Handler) {
-				switch h := h.(type) {
-				case *conn:
-					found = found || h.state == in
-				}
-			})
+			for _, c := range w.all() {
+				found = found || c.state == in
+			}
 		}); err != nil {
 			r.Fatal(err)
 		}

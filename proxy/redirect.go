@@ -286,11 +286,11 @@ func (c *conn) showDirect(result sniff.Result, first []byte) {
 			c.watchHello(result)
 		}
 	case sniff.HTTP1:
-		if !result.Malformed {
+		if !result.Malformed && !c.up.holds() {
 			c.handTunnelToWeb(first)
 			return
 		}
-		c.opaque = true
+		c.opaque = true // or an answer is under way to what was no request
 	case sniff.HTTP2:
 		c.opaque = true // its authorities are not read here
 	case sniff.SSH:

@@ -139,20 +139,28 @@ func (c *conn) classify(first []byte, eof bool) bool {
 		c.show(result, first)
 		return true
 	}
+	b := first[0]
+	mayBeTLS := b >= 0x80 || b >= 0x14 && b <= 0x18
 	if c.sniffer == nil {
 		c.sniffer = new(sniff.Sniffer)
 		c.sniffer.Classify(first, eof)
 		old := c.in
 		c.in = append([]byte(nil), first...) // few bytes, and perhaps for long
 		c.worker.release(old)
+		if mayBeTLS {
+			c.worker.heads.Start(&c.timer, c) // for all of it
+		}
 	}
-	if b := first[0]; b >= 0x80 || b >= 0x14 && b <= 0x18 {
-		c.worker.heads.Start(&c.timer, c)
+	if mayBeTLS {
 		return false
 	}
 	if c.up.fd >= 0 && !c.waits() {
-		c.forward(first[c.passed:])
-		c.passed = len(first)
+		text := len(first)
+		if result.Hold {
+			text--
+		}
+		c.forward(first[c.passed:text])
+		c.passed = text
 		return c.answerOnly()
 	}
 	return false
@@ -179,11 +187,11 @@ func (c *conn) show(result sniff.Result, first []byte) {
 			c.nameless = c.target.port == 443
 		}
 	case sniff.HTTP1:
-		if !result.Malformed {
+		if !result.Malformed && !c.up.holds() {
 			c.handTunnelToWeb(first)
 			return
 		}
-		c.opaque = true
+		c.opaque = true // or an answer is under way to what was no request
 	case sniff.HTTP2:
 		c.opaque = true // its authorities are not read here
 	default:

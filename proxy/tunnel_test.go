@@ -88,6 +88,74 @@ func TestAmbiguousBytesPass(t *testing.T) {
 	wantEcho(t, c, "\n\x00 now it is something else")
 }
 
+// What may end a request line for some server waits until it is known, and nothing else does.
+func TestEndOfLineWaits(t *testing.T) {
+	port := listen(t, echo)
+	r := start(t, allow("ok.test"), Config{Hosts: names{"ok.test": {"127.0.0.1"}}.hosts})
+	c, _ := r.connect("ok.test:"+port, "")
+	const line = "GET http://evil.test/ HTTP/1.1"
+	if _, err := io.WriteString(c.TCPConn, line+"\r"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, len(line))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c.TCPConn, "Host: evil.test\r\r"); err != nil {
+		t.Fatal(err)
+	}
+	wantReset(t, c)
+	c, _ = r.connect("ok.test:"+port, "")
+	wantEcho(t, c, "ATZ\r")
+	wantEcho(t, c, "AT+X\r")
+}
+
+// A ClientHello has a time limit as a whole, not for each piece.
+func TestSlowHello(t *testing.T) {
+	port := listen(t, echo)
+	r := start(t, `"public"`, Config{HeaderTimeout: 50 * time.Millisecond})
+	c, _ := r.connect("127.0.0.1:"+port, "")
+	hello := clientHello(t, "ok.test")
+	for i := range len(hello) - 1 {
+		if _, err := io.WriteString(c.TCPConn, hello[i:i+1]); err != nil {
+			return // it was reset
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Error("it took seconds, and nobody minded")
+}
+
+// An answer that is under way when the client begins to speak HTTP is not the answer to a request.
+func TestServerSpeaksBeforeRequest(t *testing.T) {
+	const bulk = 8 << 20
+	port := listen(t, func(c net.Conn) {
+		_, _ = c.Write(make([]byte, bulk))
+		echo(c)
+	})
+	r := start(t, `"public"`, Config{Workers: 1})
+	c, _ := r.connect("127.0.0.1:"+port, "")
+	w := r.server.workers[0]
+	for waiting := false; !waiting; { // until the client's buffer is full
+		if err := w.Do(t.Context(), func() {
+			for _, h := range w.all() {
+				waiting = waiting || h.up.holds()
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	if _, err := io.WriteString(c.TCPConn, request); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(io.LimitReader(c, bulk+int64(len(request))))
+	if err != nil || len(got) != bulk+len(request) || string(got[bulk:]) != request {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if receipt := r.apply(allow("ok.test")); receipt.FlowsCut != 1 {
+		t.Errorf("receipt %+v; want one cut", receipt)
+	}
+}
+
 // Bulk in both directions at once, by splice and by copying, to a slow reader.
 func TestBulkBothWays(t *testing.T) {
 	port := listen(t, echo)

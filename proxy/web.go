@@ -36,12 +36,19 @@ func (c *conn) handTunnelToWeb(first []byte) {
 	c.account(allowed, c.decision.Reason, "")
 	session := c.session
 	gate := &webGate{session: session, tunnel: true, within: c.subject(), decision: c.decision}
-	data, waiting := bytes.Clone(first), bytes.Clone(c.up.held[c.up.off:])
+	data := bytes.Clone(first)
 	c.worker.Detach(c.client.token, c.client.fd)
 	client := c.client.fd
 	c.client.fd = -1
-	// An upstream that got a part of the first line already is of no use to an engine that sends whole requests.
-	if c.up.fd >= 0 && c.passed == 0 && c.up.pipe == nil {
+	switch {
+	case c.up.fd < 0:
+	case c.passed > 0:
+		// It got a part of the first line already, and is of no use to an engine that sends whole requests. The end of
+		// its stream must not look like that of the line.
+		c.worker.Remove(c.up.token)
+		reset(c.up.fd)
+		c.up.fd = -1
+	default:
 		c.worker.Detach(c.up.token, c.up.fd)
 		if upstream, err := socketConn(c.up.fd); err == nil {
 			gate.upstream = session.web.add(session, upstream, nil, gate.within)
@@ -55,9 +62,6 @@ func (c *conn) handTunnelToWeb(first []byte) {
 	c.close()
 	// A switch that came meanwhile has not seen the upstream in either list.
 	session.web.recheck(session, gate.upstream)
-	if len(waiting) > 0 {
-		_, _ = writeSocket(client, waiting)
-	}
 	session.serveWeb(client, data, forward.Conn{Gate: gate, Mode: forward.Tunnel, Host: host, Port: port})
 }
 

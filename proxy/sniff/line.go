@@ -91,6 +91,20 @@ func (s *Sniffer) line(b []byte, eof bool) Result {
 		fallthrough
 	case inLine:
 		for i < len(seen) && seen[i] != '\n' && class[seen[i]]&classControl == 0 {
+			// A CR alone ends a line for some servers (RFC 9112 §2.2). Behind the first one, what is a request line for
+			// them is not sought any more: they would have found none.
+			if seen[i] == '\r' && !s.bare {
+				last := i+1 == len(seen)
+				switch {
+				case !last && seen[i+1] == '\n', judgeLine(seen[s.start:i], false).Kind != HTTP1:
+				case !last:
+					return malformedHTTP
+				case !eof && i+1 < MaxLine:
+					s.pos = i
+					return Result{Need: len(b) + 1, Hold: true}
+				}
+				s.bare = true
+			}
 			i++
 		}
 		if s.pos = i; i == len(seen) {

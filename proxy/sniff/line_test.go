@@ -38,7 +38,11 @@ func TestLines(t *testing.T) {
 		{"http2-preface-behind-crlf", "\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", http},
 		{"line-longer-than-looked-at", "GET /" + long, http},
 		{"no-line-end", "GET / HTTP/1.1", more},
-		{"no-line-feed", "GET / HTTP/1.1\rHost: ok.test\r\r", more},
+		{"bare-cr-ends-line", "GET / HTTP/1.1\rHost: ok.test\r\r", bad},
+		{"bare-cr-may-end-line", "GET / HTTP/1.1\r", Result{Hold: true}},
+		{"bare-cr-ends-path", "GET /\rx", bad},
+		{"bare-cr-ends-word", "ATZ\rx", more},
+		{"bare-cr-before-version", "ATZ\rGET / HTTP/1.1\r", more},
 		{"blanks-only", "\r\n\r\n", more},
 		{"word-only", "GET", more},
 

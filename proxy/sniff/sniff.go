@@ -1,8 +1,8 @@
 // Package sniff tells from a client's first bytes which protocol it speaks and, for TLS, which name it asks for.
 //
 // It does no I/O. The caller collects what the client sends in one buffer and asks after every read. While the answer
-// is [Incomplete], it holds back what may become a ClientHello; text it may pass on as it comes, because no server acts
-// on a request whose first line has not ended. The answer depends on the shortest prefix that decides: neither the
+// is [Incomplete], it holds back what may become a ClientHello; text it may pass on as it comes, but for what
+// [Result.Hold] says, because no server acts on a request whose first line has not ended. The answer depends on the shortest prefix that decides: neither the
 // way the bytes were cut into reads nor what follows that prefix changes it. Bytes that can become neither TLS
 // nor HTTP are [Other] at the first byte that shows it.
 //
@@ -76,6 +76,9 @@ type Result struct {
 	ServerName []byte
 	// Size is how many bytes a ClientHello takes with its record headers; 0 if it is of SSLv2 or Malformed.
 	Size int
+	// Hold is set with Incomplete if the last byte must wait although it is text: it may be all that ends a request
+	// line.
+	Hold bool
 	// Need is set with Incomplete, to at most MaxBytes: asking again with fewer bytes in the buffer gains nothing.
 	Need int
 }
@@ -92,6 +95,7 @@ type Sniffer struct {
 	pos   int // everything before was looked at; in TLS the start of a record
 	start int // where the line begins, once a byte that is not white space was seen
 	text  textState
+	bare  bool // there was a CR in the line without LF behind it
 	// In TLS, what the records before pos held: bytes of handshake, and the length field as far as it is known.
 	handshake, helloLen int
 }
