@@ -161,8 +161,8 @@ func TestMeaningsOfSpellings(t *testing.T) { // [I-17] [I-18] [I-66]
 	}
 }
 
-// FuzzMeanings looks for a spelling of a denied name or address that gets through.
-func FuzzMeanings(f *testing.F) {
+// FuzzDeniedSpelling looks for a spelling of a denied name or address that gets through.
+func FuzzDeniedSpelling(f *testing.F) {
 	for _, s := range spellings {
 		f.Add(s)
 	}
