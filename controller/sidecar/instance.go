@@ -169,10 +169,10 @@ func (i *instance) send(all ...control.Descriptor) error {
 }
 
 // hand passes a session's sockets.
-func (i *instance) hand(id string, set uint64, sockets []Socket) error {
+func (i *instance) hand(id string, set uint64, sockets []socket) error {
 	var all []control.Descriptor
 	for _, one := range sockets {
-		all = append(all, control.Descriptor{Session: id, Kind: one.Kind, Set: set, Explicit: one.Explicit, File: one.File})
+		all = append(all, control.Descriptor{Session: id, Kind: one.kind, Set: set, Explicit: one.explicit, File: one.file})
 	}
 	if err := i.send(all...); err != nil {
 		return fmt.Errorf("hand over the sockets of session %s: %w", id, err)
@@ -230,10 +230,11 @@ func (i *instance) drop(id string, keep uint64) error {
 	return i.client.DropListeners(ctx, id, keep)
 }
 
-func (i *instance) delete(id string) (control.Receipt, error) {
+func (i *instance) delete(id string) error {
 	ctx, cancel := i.call()
 	defer cancel()
-	return i.client.DeleteSession(ctx, id)
+	_, err := i.client.DeleteSession(ctx, id)
+	return err
 }
 
 // works waits until the sidecar answers and bytes pass through it.

@@ -33,7 +33,6 @@ type Docker interface {
 	ContainerStart(ctx context.Context, container string, options container.StartOptions) error
 	ContainerInspect(ctx context.Context, container string) (container.InspectResponse, error)
 	ContainerList(ctx context.Context, options container.ListOptions) ([]container.Summary, error)
-	ContainerStop(ctx context.Context, container string, options container.StopOptions) error
 	ContainerRemove(ctx context.Context, container string, options container.RemoveOptions) error
 }
 
@@ -56,6 +55,9 @@ type Options struct {
 	Subnet4, Subnet6 netip.Prefix
 	// Upstreams are the name servers of sessions that have none of their own; those of the engine otherwise.
 	Upstreams []netip.AddrPort
+	// Explicit are the loopback addresses in every container, one a family, that are redirected to the TCP listeners for
+	// clients that are told of a proxy.
+	Explicit []netip.AddrPort
 	// Flags are further ones of "sluice-proxy serve", for instance --floor=false or --private-zone=corp.test.
 	Flags []string
 	// Metrics, if set, is a TCP listener that the newest sidecar serves its metrics on. Open it with SO_REUSEPORT, or

@@ -12,15 +12,14 @@ import (
 	"time"
 
 	"sluice/control"
+	"sluice/dockernet/netns"
 )
 
-// Socket is a listening socket in a container's namespace.
-type Socket struct {
-	Kind string // control.KindTCP or control.KindUDP
-	// Explicit is the loopback address in the container that is redirected to a TCP listener for clients that are told
-	// of a proxy; zero if there is none.
-	Explicit netip.AddrPort
-	File     *os.File
+// socket is one that a session is served on.
+type socket struct {
+	kind     string // of package control
+	explicit netip.AddrPort
+	file     *os.File
 }
 
 // session is one container. Its lock keeps Apply, Hand and Delete of one session apart, for as long as these take.
@@ -33,7 +32,7 @@ type session struct {
 	// spec is what the session was given in all, its generation, phase and policies those in force. A sidecar that is
 	// started gets it as a whole. Without policies it gets none, and refuses.
 	spec    control.SessionSpec
-	sockets []Socket // duplicates, replaced and never changed
+	sockets []socket // duplicates, replaced and never changed
 	set     uint64   // their number; 0 without
 }
 
@@ -89,9 +88,6 @@ func (s *Sidecar) Apply(ctx context.Context, id string, spec control.SessionSpec
 	s.mu.Lock()
 	before := x.spec
 	s.mu.Unlock()
-	if spec.Generation == 0 {
-		spec.Generation = before.Generation + 1
-	}
 	var total *control.Receipt
 	done := map[*instance]bool{}
 	for {
@@ -120,6 +116,7 @@ func (s *Sidecar) Apply(ctx context.Context, id string, spec control.SessionSpec
 				continue
 			}
 			done[i] = true
+			spec.Generation = r.Generation // the same in all, also where it was left open
 			if total == nil {
 				total = &r
 				continue
@@ -193,12 +190,34 @@ func merged(a, b control.SessionSpec) control.SessionSpec {
 	return a
 }
 
-// Hand gives a session its sockets: duplicates are served by the newest sidecar and by every one after it. Sockets of an
-// earlier Hand are replaced. turn, which may be nil, is called when the new ones are in service and before the service of
-// the earlier ones ends: let it turn the redirect. If it fails, both stay in service until the next Hand.
+// Hand gives a session its sockets: the newest sidecar serves duplicates of them, and so does every one after it. The
+// sockets stay the caller's. Those of an earlier Hand stay in service beside them, until [Sidecar.Settle]: first turn the
+// redirect to the new ones.
 //
-// Apply comes first: a session without rules refuses. The caller's files stay its own.
-func (s *Sidecar) Hand(ctx context.Context, id string, sockets []Socket, turn func() error) error {
+// Apply comes first: a session without rules refuses.
+func (s *Sidecar) Hand(ctx context.Context, id string, sockets *netns.Sockets) error {
+	var all []socket
+	for _, one := range []struct {
+		socket netns.Socket
+		kind   string
+		six    bool
+	}{
+		{sockets.TCP4, control.KindTCP, false}, {sockets.TCP6, control.KindTCP, true},
+		{sockets.UDP4, control.KindUDP, false}, {sockets.UDP6, control.KindUDP, true},
+	} {
+		if one.socket.File == nil {
+			continue
+		}
+		add := socket{kind: one.kind, file: one.socket.File}
+		if at := slices.IndexFunc(s.o.Explicit, func(a netip.AddrPort) bool { return a.Addr().Is6() == one.six }); at >= 0 && one.kind == control.KindTCP {
+			add.explicit = s.o.Explicit[at]
+		}
+		all = append(all, add)
+	}
+	return s.hand(ctx, id, all)
+}
+
+func (s *Sidecar) hand(ctx context.Context, id string, sockets []socket) error {
 	x, unlock, err := s.locked(ctx, id, true)
 	if err != nil {
 		return err
@@ -210,54 +229,60 @@ func (s *Sidecar) Hand(ctx context.Context, id string, sockets []Socket, turn fu
 	}
 	s.mu.Lock()
 	set := max(x.set+1, uint64(time.Now().UnixNano())) // greater than those of a controller before this one
-	former, formerSet := x.sockets, x.set
 	s.mu.Unlock()
-	for in := (*instance)(nil); ; {
+	for {
 		live, err := s.live(ctx)
 		if err != nil {
 			closeAll(copies)
 			return fmt.Errorf("session %s: %w", id, err)
 		}
-		newest := live[len(live)-1]
-		if newest != in {
-			if err := newest.hand(id, set, copies); err != nil {
-				if errors.Is(err, control.ErrNotTaken) {
-					_ = newest.drop(id, formerSet) // what it took of them; the next Hand tries again
-					closeAll(copies)
-					return err
-				}
-				s.kill(newest, reasonHand, err)
-				continue
+		newest := last(live)
+		if err := newest.hand(id, set, copies); err != nil {
+			if errors.Is(err, control.ErrNotTaken) {
+				closeAll(copies) // what it took of them goes with the next Settle
+				return err
 			}
-			in = newest
+			s.kill(newest, reasonHand, err)
+			continue
 		}
 		s.mu.Lock()
-		// A sidecar that is being started may have passed this session already.
-		if last := s.instances[len(s.instances)-1]; last == in {
+		// One that was started meanwhile may have passed this session already.
+		if last(s.instances) == newest {
+			former := x.sockets
 			x.sockets, x.set = copies, set
 			s.mu.Unlock()
-			break
+			closeAll(former) // nobody starts with them any more
+			return nil
 		}
 		s.mu.Unlock()
 	}
-	defer closeAll(former) // nobody starts with them any more
-	if turn != nil {
-		if err := turn(); err != nil {
-			return fmt.Errorf("session %s: turn the redirect: %w", id, err)
-		}
+}
+
+// Settle ends the service of the sockets that a session had before the last [Sidecar.Hand], wherever they are. Who is
+// connected through them, or waits in their queues, is served.
+func (s *Sidecar) Settle(ctx context.Context, id string) error {
+	x, unlock, err := s.locked(ctx, id, false)
+	if err != nil {
+		return err
 	}
-	s.retire(id, set)
+	defer unlock()
+	s.settleSession(id, x)
 	return nil
 }
 
-// retire ends the service of a session's other listeners, wherever they are. The caller has locked the session, and the
-// newest sidecar has the set.
-func (s *Sidecar) retire(id string, set uint64) {
+// settleSession does so for a session that the caller has locked.
+func (s *Sidecar) settleSession(id string, x *session) {
+	s.mu.Lock()
+	set := x.set
+	s.mu.Unlock()
+	if set == 0 {
+		return // an earlier controller's are the only ones
+	}
 	ready := s.ready()
 	for n, i := range ready {
 		keep := set
 		if n < len(ready)-1 {
-			keep = 0
+			keep = 0 // the newest has them
 		}
 		if err := i.drop(id, keep); err != nil && !errors.Is(err, control.ErrNotFound) {
 			s.kill(i, reasonHand, err)
@@ -266,20 +291,20 @@ func (s *Sidecar) retire(id string, set uint64) {
 }
 
 // duplicates makes descriptors of our own.
-func duplicates(sockets []Socket) ([]Socket, error) {
-	var all []Socket
+func duplicates(sockets []socket) ([]socket, error) {
+	var all []socket
 	for _, one := range sockets {
-		raw, err := one.File.SyscallConn()
+		raw, err := one.file.SyscallConn()
 		if err != nil {
 			closeAll(all)
-			return nil, fmt.Errorf("%s socket: %w", one.Kind, err)
+			return nil, fmt.Errorf("%s socket: %w", one.kind, err)
 		}
 		fd, dupErr := -1, error(nil)
 		if err := raw.Control(func(old uintptr) { fd, dupErr = dupCloexec(int(old)) }); err != nil || dupErr != nil {
 			closeAll(all)
-			return nil, fmt.Errorf("duplicate %s socket: %w", one.Kind, errors.Join(err, dupErr))
+			return nil, fmt.Errorf("duplicate %s socket: %w", one.kind, errors.Join(err, dupErr))
 		}
-		all = append(all, Socket{one.Kind, one.Explicit, os.NewFile(uintptr(fd), one.Kind+" listener")})
+		all = append(all, socket{one.kind, one.explicit, os.NewFile(uintptr(fd), one.kind+" listener")})
 	}
 	return all, nil
 }
@@ -292,41 +317,36 @@ func dupCloexec(fd int) (int, error) {
 	return int(n), nil
 }
 
-func closeAll(sockets []Socket) {
+func closeAll(sockets []socket) {
 	for _, one := range sockets {
-		one.File.Close()
+		one.file.Close()
 	}
 }
 
 // Delete ends a session in every sidecar, cuts its flows, and closes its descriptors. A session that is not there is no
 // error.
-func (s *Sidecar) Delete(ctx context.Context, id string) (control.Receipt, error) {
+func (s *Sidecar) Delete(ctx context.Context, id string) error {
 	x, unlock, err := s.locked(ctx, id, false)
 	if errors.Is(err, control.ErrNotFound) {
-		return control.Receipt{Session: id}, nil
+		return nil
 	}
 	if err != nil {
-		return control.Receipt{}, err
+		return err
 	}
 	defer unlock()
 	s.forget(id, x)
-	total := control.Receipt{Session: id}
 	for _, i := range s.all() {
-		// One that is being started may have passed this session already. It always becomes ready, or ends.
+		// One that is being started may have passed this session already. It becomes ready, or ends.
 		<-i.settled
 		if i.dead() {
 			continue
 		}
-		r, err := i.delete(id)
-		switch {
-		case err == nil:
-			total.Generation, total.Phase, total.FlowsCut = r.Generation, r.Phase, total.FlowsCut+r.FlowsCut
-		case !errors.Is(err, control.ErrNotFound):
+		if err := i.delete(id); err != nil && !errors.Is(err, control.ErrNotFound) {
 			s.kill(i, reasonSwitch, err)
 		}
 	}
 	closeAll(x.sockets)
-	return total, nil
+	return nil
 }
 
 // Flows lists a session's open connections in all sidecars.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"os"
@@ -345,7 +346,7 @@ func (s *Sidecar) replay(i *instance) error {
 	}
 	for _, id := range ids {
 		s.mu.Lock()
-		var sockets []Socket
+		var sockets []socket
 		var set uint64
 		if x := s.sessions[id]; x != nil {
 			sockets, set = x.sockets, x.set
@@ -376,12 +377,7 @@ func (s *Sidecar) succeed(i *instance) {
 		if err != nil {
 			continue // it is gone
 		}
-		s.mu.Lock()
-		set := x.set
-		s.mu.Unlock()
-		if set != 0 { // else its sockets are known to the old one alone, until the next Hand
-			s.retire(id, set)
-		}
+		s.settleSession(id, x)
 		unlock()
 	}
 }
@@ -552,8 +548,37 @@ func (s *Sidecar) Addresses() []netip.Addr {
 	return all
 }
 
-// Events is where the audit records of all sidecars come out. Records of a sidecar that died before it sent them are lost.
-func (s *Sidecar) Events() *control.Hub { return &s.hub }
+// Events yields the audit records of all sidecars, from now on until ctx is done. Records that a sidecar had not sent when
+// it died are lost, and so are those that come while the reader is too far behind.
+func (s *Sidecar) Events(ctx context.Context) iter.Seq[control.Event] {
+	return func(yield func(control.Event) bool) {
+		for ctx.Err() == nil {
+			sub := s.hub.Subscribe()
+			if !forward(ctx, sub, yield) {
+				sub.Close()
+				return
+			}
+			s.metrics.gaps.Inc()
+		}
+	}
+}
+
+// forward passes on what a subscription brings, and reports whether it has ended because its reader was too slow.
+func forward(ctx context.Context, sub *control.Subscription, yield func(control.Event) bool) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case e, ok := <-sub.C:
+			if !ok {
+				return true
+			}
+			if !yield(e) {
+				return false
+			}
+		}
+	}
+}
 
 // Metrics returns the newest sidecar's metrics in Prometheus's text form.
 func (s *Sidecar) Metrics(ctx context.Context) (string, error) {
