@@ -152,6 +152,12 @@ func (c *Controller) member(ref string) (*member, error) {
 		"%q is the beginning of %d ids: write more of it", ref, len(found))}
 }
 
+// Attached reports whether a container, by its name or id, is under policies.
+func (c *Controller) Attached(container string) bool {
+	m, err := c.member(container)
+	return err == nil && m.shown.Load().status.State != ""
+}
+
 // locked finds a container's member and waits for its turn, which the caller gives back by leave.
 func (c *Controller) locked(ctx context.Context, ref string) (*member, error) {
 	m, err := c.member(ref)

@@ -203,12 +203,19 @@ func (h fakeHost) Open(c *Container, check func() error) (Net, error) {
 	return n, nil
 }
 
-func (h fakeHost) Clean(keep func(string) bool) error {
+func (h fakeHost) NetworksChanged() {}
+
+// Clean removes the guards of networks that are gone.
+func (h fakeHost) Clean() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id := range h.containers {
-		if !keep(id) {
-			h.journal = append(h.journal, "clean "+id)
+	for sandbox, n := range h.nets {
+		gone := true
+		for _, c := range h.containers {
+			gone = gone && c.Sandbox != sandbox
+		}
+		if gone {
+			n.guard.clear()
 		}
 	}
 	return h.fail["clean"]
@@ -372,6 +379,9 @@ type fakeSession struct {
 }
 
 func (s fakeSidecar) Apply(ctx context.Context, id string, spec control.SessionSpec) (r control.Receipt, err error) {
+	if err := control.CheckID(id); err != nil {
+		return r, err
+	}
 	s.mu.Lock()
 	err = s.do("sidecar apply")
 	hang := s.hang["sidecar apply"]

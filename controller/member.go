@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -59,8 +60,10 @@ func (m *member) take(ctx context.Context) error {
 
 func (m *member) leave() { <-m.turn }
 
-// session is the id by which the sidecar knows this run of the container.
-func (m *member) session() string { return m.record.ID + "." + m.record.Namespace }
+// session is the id by which the sidecar knows this run of the container (see [control.CheckID]).
+func (m *member) session() string {
+	return m.record.ID + "." + strings.ReplaceAll(m.record.Namespace, ":", "-")
+}
 
 // layers are those in the kernel, the inner one first.
 func (m *member) layers() []Layer { return []Layer{m.net.Gate(), m.net.Guard()} }

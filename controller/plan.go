@@ -16,14 +16,14 @@ import (
 	"sluice/policy"
 )
 
-// explicitProxy is where proxy clients inside of a container find the proxy. It lies beside the engine's resolver,
+// ExplicitProxy is where proxy clients inside of a container find the proxy. It lies beside the engine's resolver,
 // 127.0.0.11, where no program listens; the port is that of other HTTP proxies.
-var explicitProxy = netip.MustParseAddrPort("127.0.0.12:3128")
+var ExplicitProxy = netip.MustParseAddrPort("127.0.0.12:3128")
 
 // makePlan brings together what the layers have to know.
 func makePlan(container *Container, facts *Facts, policies *policySet, sockets *netns.Sockets, options matcher.Options) (*Plan, error) {
 	p := &Plan{
-		Container: container, Policies: policies, Sockets: sockets, Explicit: []netip.AddrPort{explicitProxy},
+		Container: container, Policies: policies, Sockets: sockets, Explicit: []netip.AddrPort{ExplicitProxy},
 		NoRoute4: facts.NoRoute4, NoRoute6: facts.NoRoute6,
 		Direct: direct.Spec{
 			Networks: container.networks(),

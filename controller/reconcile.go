@@ -37,7 +37,7 @@ func (c *Controller) recover(ctx context.Context) {
 
 // clean removes rules and sessions of runs of containers that are over.
 func (c *Controller) clean(ctx context.Context) error {
-	errs := []error{c.config.Host.Clean(c.known)}
+	errs := []error{c.config.Host.Clean()}
 	sessions, err := c.config.Sidecar.Sessions(ctx)
 	errs = append(errs, err)
 	for _, s := range sessions {
@@ -66,8 +66,10 @@ func (c *Controller) follow(ctx context.Context) {
 			c.enqueue(0, func(m *shown) bool { return m.status.ID == e.Container })
 			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
 		case NetworksChanged:
+			c.config.Host.NetworksChanged()
 			c.enqueue(settleTime, func(*shown) bool { return true })
 		default:
+			c.config.Host.NetworksChanged()
 			c.enqueue(0, func(*shown) bool { return true })
 		}
 	}
@@ -178,7 +180,7 @@ func (c *Controller) end(ctx context.Context, m *member, rest func() error) erro
 	if err := rest(); err != nil || held {
 		return err
 	}
-	return c.config.Host.Clean(c.known) // an earlier controller's guard
+	return c.config.Host.Clean() // an earlier controller's guard
 }
 
 // restarted brings a member's policy in force in another run of its container.

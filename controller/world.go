@@ -98,8 +98,10 @@ type Host interface {
 	// Open opens a container's namespace. When it is open, check is called, which asks the engine whether it is still
 	// the same run of the same container; its error closes the namespace and is returned.
 	Open(c *Container, check func() error) (Net, error)
-	// Clean removes what earlier controllers left on the host for runs of containers that keep does not know.
-	Clean(keep func(id string) bool) error
+	// NetworksChanged says that a network was made or removed.
+	NetworksChanged()
+	// Clean removes what earlier controllers left on the host for networks of containers that are gone.
+	Clean() error
 }
 
 // Facts are what has to be known of the host.
@@ -185,3 +187,6 @@ type Plan struct {
 	Explicit           []netip.AddrPort
 	NoRoute4, NoRoute6 bool
 }
+
+// Policy is that of a phase.
+func (p *Plan) Policy(phase policy.Phase) policy.Policy { return p.Policies.phases[phase] }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -23,22 +25,28 @@ type explained struct {
 	Why     string         `json:"why"`
 }
 
-func newExplain(asJSON *bool) *cobra.Command {
+func newExplain(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain --policy FILE TARGET...",
-		Short: "Say what a policy does with a destination, and which rule decides",
-		Long: `Explain judges destinations as the proxy does, without sending anything. A TARGET is HOST:PORT or ADDRESS:PORT
-for a connection (an IPv6 address in brackets), HOST alone for a DNS look-up, ADDRESS alone for a ping.
-An allowed name is not the last word: each address behind it is judged as well.`,
-		Example: "  sluice explain --policy policy.yaml --phase run api.example.com:443 203.0.113.9:22",
+		Use:   "explain {CONTAINER | --policy FILE} TARGET...",
+		Short: "Say what happens to a destination, and which rule decides",
+		Long: `Explain judges destinations as they are judged, without sending anything to them: under what is in force for a
+container now, or under a policy file.
+
+For a container, a TARGET is HOST:PORT or ADDRESS:PORT (an IPv6 address in brackets), and names are looked up. For a
+file it may also be HOST alone, for a DNS look-up, or ADDRESS alone, for a ping; an allowed name is not the last word
+then, for each address behind it is judged as well.`,
+		Example: "  sluice explain web api.example.com:443 203.0.113.9:22",
 		Args:    cobra.MinimumNArgs(1),
 	}
-	file := cmd.Flags().String("policy", "", `the policy file, "-" for stdin (needed)`)
-	if err := cmd.MarkFlagRequired("policy"); err != nil {
-		panic(err) // the flag does not exist
-	}
+	file := cmd.Flags().String("policy", "", `judge by the policy FILE, "-" for stdin`)
 	phase := addPhase(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *file == "" {
+			if len(args) < 2 {
+				return errors.New("a container and a target are needed, or --policy FILE and a target")
+			}
+			return explainContainer(cmd, g, args[0], args[1:])
+		}
 		destinations := make([]destination, len(args))
 		for i, arg := range args {
 			var err error
@@ -55,12 +63,12 @@ An allowed name is not the last word: each address behind it is judged as well.`
 			return failed(fmt.Errorf("compile %s: %w", *file, err))
 		}
 		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		if !*asJSON {
+		if !g.json {
 			fmt.Fprintln(table, "TARGET\tASKED\tVERDICT\tRULE\tWHY")
 		}
 		for _, d := range destinations {
 			e := d.explain(rules)
-			if *asJSON {
+			if g.json {
 				if err := printJSON(cmd, e); err != nil {
 					return err
 				}
@@ -75,6 +83,28 @@ An allowed name is not the last word: each address behind it is judged as well.`
 		return table.Flush()
 	}
 	return cmd
+}
+
+// explainContainer asks the controller.
+func explainContainer(cmd *cobra.Command, g *globals, container string, targets []string) error {
+	rows := [][]string{{"TARGET", "VERDICT", "RULE", "WHY"}}
+	for _, target := range targets {
+		x, err := g.client().Explain(cmd.Context(), container, target)
+		if err != nil {
+			return failed(err)
+		}
+		if g.json {
+			if err := printJSON(cmd, x); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{x.Target, x.Verdict, cmp.Or(x.Rule, "-"), x.Text})
+	}
+	if g.json {
+		return nil
+	}
+	return printTable(cmd, rows)
 }
 
 // destination is what a client would ask for: a name, or else an address, and the port, 0 if there is none.

@@ -12,8 +12,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"sluice/controller/api"
 )
 
 const (
@@ -71,7 +75,36 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	asJSON := root.PersistentFlags().Bool("json", false, "print JSON, of which fields are added but never changed")
-	root.AddCommand(newCheck(asJSON), newNotice(asJSON), newExplain(asJSON), newVersion(asJSON))
+	g := &globals{}
+	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON, of which fields are added but never changed")
+	root.PersistentFlags().StringVar(&g.socket, "socket", api.DefaultSocket, "the controller's socket, `PATH`")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
+	root.AddCommand(newAttach(g), newDetach(g), newPhase(g), newSet(g), newList(g), newStatus(g), newExplain(g), newLogs(g),
+		newCheck(&g.json), newNotice(&g.json), newNetwork(g), newServe(g), newVersion(&g.json))
 	return root
+}
+
+// globals are the flags of all commands.
+type globals struct {
+	json   bool
+	socket string
+}
+
+func (g *globals) client() *api.Client { return &api.Client{Socket: g.socket} }
+
+// fromEnvironment gives every flag that is not on the command line the value of its variable, SLUICE_SOCKET for
+// instance, if that is not empty.
+func fromEnvironment(flags *pflag.FlagSet) error {
+	var failed error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := "SLUICE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value := os.Getenv(name)
+		if f.Changed || value == "" || f.Name == "help" || failed != nil {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			failed = fmt.Errorf("%s in the environment: %w", name, err)
+		}
+	})
+	return failed
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -66,6 +68,18 @@ func addPhase(cmd *cobra.Command) *phaseFlag {
 	phase := &phaseFlag{policy.Run}
 	cmd.Flags().Var(phase, "phase", "baseline, run or evaluation, where the file names phases")
 	return phase
+}
+
+// printTable prints rows in columns of equal width.
+func printTable(cmd *cobra.Command, rows [][]string) error {
+	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	if err := table.Flush(); err != nil {
+		return failed(err)
+	}
+	return nil
 }
 
 // printJSON prints v on a line of its own.

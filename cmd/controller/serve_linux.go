@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/docker/docker/client"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"sluice/control"
+	"sluice/controller"
+	"sluice/controller/api"
+	"sluice/controller/host"
+	"sluice/controller/sidecar"
+	"sluice/dockernet/engine"
+	"sluice/matcher"
+)
+
+// serve looks after containers until ctx is done.
+func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
+	upstreams, err := parseUpstreams(s.upstreams)
+	if err != nil {
+		return err
+	}
+	var subnet6 netip.Prefix
+	if s.allowIPv6 != "" {
+		if subnet6, err = netip.ParsePrefix(s.allowIPv6); err != nil {
+			return fmt.Errorf("--proxy-subnet6: %w", err)
+		}
+	}
+	listener, err := control.Listen("unix", s.socket)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	gid, group, err := openTo(s.socket, groupName)
+	if err != nil {
+		return err
+	}
+	peers := control.OnlyPeers(listener, log)
+	if group {
+		peers = control.OnlyGroup(listener, log, gid)
+	}
+
+	docker, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		return fmt.Errorf("engine client: %w", err)
+	}
+	defer docker.Close()
+	asked, err := engine.Dial("")
+	if err != nil {
+		return err
+	}
+	defer asked.Close()
+	if len(upstreams) == 0 {
+		if upstreams, err = host.NameServers(); err != nil {
+			return err
+		}
+	}
+
+	var closed []netip.AddrPort
+	metrics, err := listenMetrics(ctx, s.metrics, &closed)
+	if err != nil {
+		return err
+	}
+	proxyMetrics, err := listenMetrics(ctx, s.proxyMetrics, &closed)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(s.socket)
+	var flags []string
+	if !s.floor {
+		flags = append(flags, "--floor=false")
+	}
+	for _, z := range s.privateZones {
+		flags = append(flags, "--private-zone="+z)
+	}
+	proxy, err := sidecar.New(sidecar.Options{
+		Docker: docker, Binary: s.proxy, Dir: filepath.Join(dir, "proxy"), Logger: log, Flags: flags, Upstreams: upstreams,
+		Metrics: proxyMetrics, Limits: sidecar.Limits{Files: maxFiles()}, Subnet6: subnet6, Explicit: []netip.AddrPort{controller.ExplicitProxy},
+		Prepare: func(_ context.Context, n sidecar.Network) error {
+			return host.CloseToSidecar(n.Bridge, addressesOf(upstreams))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	kernel, err := host.Open(host.Options{Client: asked, Closed: closed, Upstreams: upstreams, IPv6: subnet6.IsValid(), Logger: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kernel.Close()) }()
+	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}}
+	c, err := controller.New(controller.Config{
+		Engine: containers, Host: kernel, Sidecar: &olderSidecar{Sidecar: proxy, log: log}, Dir: filepath.Join(dir, "state"),
+		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Logger: log, Version: readBuild().Version,
+	})
+	if err != nil {
+		return err
+	}
+	containers.Attached = c.Attached
+	defer func() { err = errors.Join(err, c.Close()) }()
+
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return proxy.Run(ctx) })
+	tasks.Go(func() error { return kernel.Run(ctx) })
+	tasks.Go(func() error { return c.Run(ctx) })
+	tasks.Go(func() error { return control.ServeHTTP(ctx, peers, api.Handler(c), log) })
+	if metrics != nil {
+		tasks.Go(func() error { return serveMetrics(ctx, metrics, c.Metrics(), log) })
+	}
+	log.Info("ready", "socket", s.socket, "engine", docker.DaemonHost())
+	return tasks.Wait()
+}
+
+// maxFiles is how many descriptors the sidecar may have: what it takes by itself, or no more than this process may,
+// which the engine was started with too as a rule. The engine cannot give more than it has.
+func maxFiles() int64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Max >= 1<<18 {
+		return 0
+	}
+	return int64(limit.Max)
+}
+
+func addressesOf(list []netip.AddrPort) (all []netip.Addr) {
+	for _, a := range list {
+		all = append(all, a.Addr())
+	}
+	return all
+}
+
+// listenMetrics opens a listener at addr, unless that is empty, in a way that lets the next controller open it too. It
+// adds the address to those that containers must not reach.
+func listenMetrics(ctx context.Context, addr string, closed *[]netip.AddrPort) (*net.TCPListener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var inner error
+		err := raw.Control(func(fd uintptr) { inner = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(err, inner)
+	}}
+	l, err := config.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	tcp := l.(*net.TCPListener)
+	at := tcp.Addr().(*net.TCPAddr).AddrPort()
+	*closed = append(*closed, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	return tcp, nil
+}
+
+// serveMetrics answers Prometheus until ctx is done.
+func serveMetrics(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", handler)
+	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}
+
+// routes are the networks that the host has routes to.
+func routes() ([]netip.Prefix, error) { return engine.Routes() }

@@ -1,0 +1,161 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/docker/docker/client"
+
+	"sluice/control"
+	"sluice/controller"
+	"sluice/dockernet/engine"
+)
+
+// Engine is a Docker engine as the controller wants it.
+type Engine struct {
+	// Client asks; Docker does the little that package engine has no word for.
+	Client *engine.Client
+	Docker client.ContainerAPIClient
+	// Sockets are those that a container must not see, beside the engine's: the controller's.
+	Sockets []string
+	// Attached reports whether a container, by id or name, is under a policy. It is set before the first use.
+	Attached func(container string) bool
+}
+
+var _ controller.Engine = (*Engine)(nil)
+
+// Inspect implements [controller.Engine].
+func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container, error) {
+	c, err := e.Client.Inspect(ctx, ref)
+	if errdefs.IsNotFound(err) {
+		return controller.Container{}, &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(
+			"there is no container %q: docker ps lists those that run", ref)}
+	}
+	if err != nil {
+		return controller.Container{}, err
+	}
+	conditions, err := e.Client.Conditions(ctx)
+	if err != nil {
+		return controller.Container{}, err
+	}
+	conditions.Sockets = append(conditions.Sockets, e.Sockets...)
+	conditions.Attached = e.Attached
+	v := controller.Container{ID: c.ID, Name: c.Name, Running: c.Running()}
+	for _, r := range c.Refusals(conditions) {
+		v.Refusals = append(v.Refusals, controller.Refusal{Reason: r.What, Repair: r.Repair, Weak: r.Weak})
+	}
+	if other, joined := c.Joined(); joined && len(v.Refusals) == 0 {
+		v.Refusals = append(v.Refusals, controller.Refusal{
+			Reason: "it shares the network of container " + other + ", which has its policy already", Repair: "name that one"})
+	}
+	if !v.Running {
+		return v, nil
+	}
+	v.Started, v.Sandbox = c.Started.UTC().Format(time.RFC3339Nano), c.SandboxKey
+	for _, s := range c.DNS.Servers {
+		if !s.IsLoopback() {
+			v.Upstreams = append(v.Upstreams, netip.AddrPortFrom(s, dnsPort))
+		}
+	}
+	for _, p := range c.Endpoints {
+		v.Networks = append(v.Networks, controller.Network{ID: p.ID, Name: p.Name, Bridge: p.Bridge, Addresses: p.Addresses,
+			Gateways: p.Gateways, MAC: p.MAC, Internal: p.Internal, Managed: p.Managed()})
+	}
+	v.Hosts, err = e.hosts(ctx, &c)
+	return v, err
+}
+
+// hosts are the names that the container knows without DNS.
+func (e *Engine) hosts(ctx context.Context, c *engine.Container) (map[string][]netip.Addr, error) {
+	hosts := map[string][]netip.Addr{}
+	add := func(name string, addresses ...netip.Addr) {
+		name = strings.ToLower(name)
+		hosts[name] = append(hosts[name], addresses...)
+	}
+	for _, h := range c.ExtraHosts {
+		if h.Address.IsValid() {
+			add(h.Name, h.Address)
+			continue
+		}
+		gateways, err := e.Client.HostGateway(ctx)
+		if err != nil {
+			return nil, err
+		}
+		add(h.Name, gateways...)
+	}
+	with := *c
+	with.Endpoints = nil
+	for _, p := range c.Endpoints {
+		for _, name := range p.Names {
+			for _, a := range p.Addresses {
+				add(name, a.Addr())
+			}
+		}
+		if p.Name != defaultBridge || len(p.Links) > 0 {
+			with.Endpoints = append(with.Endpoints, p)
+		}
+	}
+	siblings, err := e.Client.Siblings(ctx, with)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range siblings {
+		for _, name := range s.Names {
+			add(name, s.Addresses...)
+		}
+	}
+	return hosts, nil
+}
+
+// defaultBridge is the network whose containers know each other by links alone.
+const defaultBridge = "bridge"
+
+// Events implements [controller.Engine].
+func (e *Engine) Events(ctx context.Context, since time.Time) iter.Seq[controller.Event] {
+	return func(yield func(controller.Event) bool) {
+		for event := range e.Client.Events(ctx, since) {
+			v := controller.Event{Time: event.Time, Container: event.Container, Network: event.Network}
+			switch event.Kind {
+			case engine.Reconcile:
+				v.Kind = controller.Resync
+			case engine.Started, engine.Died, engine.Destroyed, engine.Renamed, engine.Updated, engine.Paused, engine.Unpaused:
+				v.Kind = controller.ContainerChanged
+			case engine.Connected, engine.Disconnected:
+				v.Kind = controller.NetworkJoined
+			case engine.NetworkCreated, engine.NetworkDestroyed:
+				v.Kind = controller.NetworksChanged
+			default:
+				continue
+			}
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// Pause implements [controller.Engine].
+func (e *Engine) Pause(ctx context.Context, id string) error {
+	err := e.Docker.ContainerPause(ctx, id)
+	if err != nil && strings.Contains(err.Error(), "already paused") {
+		return nil
+	}
+	return err
+}
+
+// Unpause implements [controller.Engine].
+func (e *Engine) Unpause(ctx context.Context, id string) error {
+	err := e.Docker.ContainerUnpause(ctx, id)
+	if err != nil && strings.Contains(err.Error(), "is not paused") {
+		return nil
+	}
+	return err
+}
+
+// Close lets go of the engine.
+func (e *Engine) Close() error { return e.Client.Close() }

@@ -1,0 +1,120 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice/controller"
+	"sluice/dockernet/engine"
+	"sluice/dockernet/gate"
+	"sluice/dockernet/guard"
+	"sluice/dockernet/netns"
+)
+
+// LogGroup is the NFLOG group that gets the first packets of what is refused, inside of containers and on the host.
+const LogGroup = 5303
+
+// Options of a [Host]. They are read once.
+type Options struct {
+	Client *engine.Client
+	// Closed are TCP ports of the host that no container may reach, on one of its addresses or on all.
+	Closed []netip.AddrPort
+	// Upstreams are the name servers of containers that were given none.
+	Upstreams []netip.AddrPort
+	// IPv6 is set if the sidecar has a route for that family.
+	IPv6   bool
+	Logger *slog.Logger
+}
+
+// Host is the kernel of the host, as the controller wants it.
+type Host struct {
+	options Options
+	facts   facts
+	guard   *guard.Host
+
+	mu      sync.Mutex      // guards all below
+	bridges map[string]bool // whether they are managed
+}
+
+var _ controller.Host = (*Host)(nil)
+
+// Open puts the rules for the whole host in force.
+func Open(o Options) (*Host, error) {
+	g, err := guard.Open(guard.Config{LogGroup: LogGroup})
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{options: o, guard: g, bridges: map[string]bool{}}
+	h.facts.client = o.Client
+	h.facts.constant = controller.Facts{Closed: o.Closed, Upstreams: o.Upstreams, NoRoute6: !o.IPv6}
+	return h, nil
+}
+
+// Run puts rules in force again that others have changed, until ctx is done.
+func (h *Host) Run(ctx context.Context) error {
+	return h.guard.Watch(ctx, func(gap guard.Gap) {
+		h.options.Logger.Warn("rules on the host were changed by somebody else and are in force again",
+			"port", gap.Port, "uncovered_ms", gap.Uncovered.Milliseconds(), "error", gap.Err)
+	})
+}
+
+// Close lets go of the host. All rules stay.
+func (h *Host) Close() error { return h.guard.Close() }
+
+// Facts implements [controller.Host].
+func (h *Host) Facts(ctx context.Context) (controller.Facts, error) { return h.facts.get(ctx) }
+
+// NetworksChanged implements [controller.Host]: a bridge of a known name may be another one.
+func (h *Host) NetworksChanged() {
+	h.facts.forget()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.bridges)
+}
+
+// Open implements [controller.Host].
+func (h *Host) Open(c *controller.Container, check func() error) (controller.Net, error) {
+	if c.Sandbox == "" {
+		return nil, errors.New("the engine names no network namespace for it: it has ended, or its runtime keeps that to itself")
+	}
+	ns, err := netns.Open(c.Sandbox, check)
+	if err != nil {
+		return nil, err
+	}
+	return &network{host: h, ns: ns, gate: gate.New(ns), rim: &rim{host: h, ns: ns, ports: map[string]*guard.Port{}}}, nil
+}
+
+// Clean implements [controller.Host].
+func (h *Host) Clean() error {
+	var errs []error
+	for _, port := range h.guard.Found() {
+		// Rules of a link that is there hold a container, whether anybody remembers it or not.
+		if _, err := netlink.LinkByName(port); errors.As(err, new(netlink.LinkNotFoundError)) {
+			errs = append(errs, h.guard.Port(port).Remove())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// guardBridge makes a bridge's frames come by the host's rules.
+func (h *Host) guardBridge(name string, managed bool) error {
+	h.mu.Lock()
+	was, known := h.bridges[name]
+	h.mu.Unlock()
+	if known && was == managed {
+		return nil
+	}
+	if err := h.guard.AddBridge(name, managed); err != nil {
+		return fmt.Errorf("bridge %s: %w", name, err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bridges[name] = managed
+	return nil
+}

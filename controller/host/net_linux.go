@@ -1,0 +1,314 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice/controller"
+	"sluice/dockernet/cut"
+	"sluice/dockernet/engine"
+	"sluice/dockernet/gate"
+	"sluice/dockernet/guard"
+	"sluice/dockernet/netns"
+	"sluice/dockernet/nft"
+	"sluice/policy"
+)
+
+// network is one container's, from inside and outside.
+type network struct {
+	host *Host
+	ns   *netns.Namespace
+	gate *gate.Gate
+	rim  *rim
+
+	sweeping sync.WaitGroup
+	mu       sync.Mutex // guards all below
+	next     *cut.Spec  // for the sweep that is to follow, if there is one under way
+	busy     bool
+}
+
+func (n *network) ID() string                      { return n.ns.ID().String() }
+func (n *network) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
+func (n *network) Gate() controller.Layer          { return inside{n.gate} }
+func (n *network) Guard() controller.Layer         { return n.rim }
+
+func (n *network) Close() error {
+	n.mu.Lock()
+	n.next = nil
+	n.mu.Unlock()
+	n.sweeping.Wait()
+	n.gate.Close()
+	return n.ns.Close()
+}
+
+// Cut implements [controller.Net]. What no socket stands for is swept afterwards: the rules refuse it anyway.
+func (n *network) Cut(plan *controller.Plan, phase policy.Phase) (controller.Cut, error) {
+	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
+	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container)}
+	report, err := cut.Cut(n.ns, spec)
+	if err != nil {
+		return controller.Cut{}, err
+	}
+	if !report.Swept {
+		n.sweep(&spec)
+	}
+	return controller.Cut{Ended: report.Sockets, Kept: report.Kept, Inbound: report.Inbound}, nil
+}
+
+func addresses(c *controller.Container) (all []netip.Addr) {
+	for _, n := range c.Networks {
+		for _, p := range n.Addresses {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
+}
+
+// sweep starts a sweep by the newest rules, after the one under way.
+func (n *network) sweep(spec *cut.Spec) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.next = spec
+	if n.busy {
+		return
+	}
+	n.busy = true
+	n.sweeping.Go(func() {
+		for {
+			n.mu.Lock()
+			spec := n.next
+			n.next = nil
+			n.busy = spec != nil
+			n.mu.Unlock()
+			if spec == nil {
+				return
+			}
+			if _, err := cut.Sweep(n.ns, *spec); err != nil {
+				n.host.options.Logger.Warn("what no socket stands for is left in conntrack until it times out", "error", err)
+			}
+		}
+	})
+}
+
+// inside is the gate.
+type inside struct{ gate *gate.Gate }
+
+func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
+	return g.gate.Install(gateSpec(p), phase)
+}
+func (g inside) Stage(p *controller.Plan) error         { return g.gate.Stage(gateSpec(p)) }
+func (g inside) Both(phase policy.Phase) error          { return g.gate.Both(phase) }
+func (g inside) Switch(phase policy.Phase) error        { return g.gate.Switch(phase) }
+func (g inside) Quarantine(*controller.Container) error { return g.gate.Quarantine() }
+func (g inside) Remove() error                          { return g.gate.Remove() }
+
+func gateSpec(p *controller.Plan) *gate.Spec {
+	d := &p.Direct
+	s := &gate.Spec{
+		Networks: d.Networks, Direct: d.Direct, Host: d.Host, Internal: d.Internal, Closed: d.Closed, Open: d.Open, NoFloor: d.NoFloor,
+		Explicit: p.Explicit, NoRoute4: p.NoRoute4, NoRoute6: p.NoRoute6, LogGroup: LogGroup,
+		Listeners: gate.Listeners{TCP4: p.Sockets.TCP4.Port, UDP4: p.Sockets.UDP4.Port, TCP6: p.Sockets.TCP6.Port, UDP6: p.Sockets.UDP6.Port},
+	}
+	for i := range d.Phases {
+		s.Phases[i] = gate.Phase(d.Phases[i])
+	}
+	return s
+}
+
+// rim is the guard of all links of a container.
+type rim struct {
+	host *Host
+	ns   *netns.Namespace
+
+	mu sync.Mutex // guards all below
+	// ports are those with rules, by the names of their interfaces.
+	ports map[string]*guard.Port
+	phase policy.Phase // the one that was put in force last
+}
+
+// Install implements [controller.Layer].
+func (r *rim) Install(p *controller.Plan, phase policy.Phase) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.each(p, func(port *guard.Port, s *guard.Spec, _ bool) error {
+		return port.Install(s, phase)
+	}, func() { r.phase = phase })
+}
+
+// Stage implements [controller.Layer]. A link that has no rules yet gets them at once: nothing was in force there.
+func (r *rim) Stage(p *controller.Plan) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.each(p, func(port *guard.Port, s *guard.Spec, known bool) error {
+		if !known {
+			return port.Install(s, r.phase)
+		}
+		return port.Stage(s)
+	}, func() {})
+}
+
+// each calls do for the port of every link that the container has, and removes the rules of links that are gone.
+func (r *rim) each(p *controller.Plan, do func(port *guard.Port, s *guard.Spec, known bool) error, then func()) error {
+	specs, err := r.specs(p)
+	if err != nil {
+		return err
+	}
+	for _, s := range specs {
+		if err := r.host.guardBridge(s.bridge, s.Managed); err != nil {
+			return err
+		}
+		_, known := r.ports[s.Interface]
+		port := r.host.guard.Port(s.Interface)
+		r.ports[s.Interface] = port
+		if err := do(port, &s.Spec, known); err != nil {
+			return err
+		}
+	}
+	for name, port := range r.ports {
+		if slices.ContainsFunc(specs, func(s portSpec) bool { return s.Interface == name }) {
+			continue
+		}
+		if err := port.Remove(); err != nil {
+			return err
+		}
+		delete(r.ports, name)
+	}
+	then()
+	return nil
+}
+
+func (r *rim) all(do func(*guard.Port) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, port := range r.ports {
+		errs = append(errs, do(port))
+	}
+	return errors.Join(errs...)
+}
+
+// Both implements [controller.Layer].
+func (r *rim) Both(phase policy.Phase) error {
+	return r.all(func(p *guard.Port) error { return p.Both(phase) })
+}
+
+// Switch implements [controller.Layer].
+func (r *rim) Switch(phase policy.Phase) error {
+	err := r.all(func(p *guard.Port) error { return p.Switch(phase) })
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.phase = phase
+	}
+	return err
+}
+
+// Quarantine implements [controller.Layer].
+func (r *rim) Quarantine(c *controller.Container) error {
+	links, err := engine.Links(r.ns, engineContainer(c))
+	r.mu.Lock()
+	for _, l := range links {
+		r.ports[l.Host] = r.host.guard.Port(l.Host)
+	}
+	r.mu.Unlock()
+	return errors.Join(err, r.all(func(p *guard.Port) error {
+		if err := p.Quarantine(); !errors.Is(err, guard.ErrGone) {
+			return err
+		}
+		return nil
+	}))
+}
+
+// Remove implements [controller.Layer].
+func (r *rim) Remove() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, port := range r.ports {
+		if err := port.Remove(); err != nil {
+			return err
+		}
+		delete(r.ports, name)
+	}
+	return nil
+}
+
+// engineContainer is what package engine needs to find a container's links.
+func engineContainer(c *controller.Container) engine.Container {
+	e := engine.Container{ID: c.ID, SandboxKey: c.Sandbox}
+	for _, n := range c.Networks {
+		e.Endpoints = append(e.Endpoints, engine.Endpoint{
+			Network: engine.Network{ID: n.ID, Name: n.Name, Bridge: n.Bridge}, Addresses: n.Addresses})
+	}
+	return e
+}
+
+// portSpec is what a link's guard has to know.
+type portSpec struct {
+	guard.Spec
+	bridge string
+}
+
+// specs are those of all links.
+func (r *rim) specs(p *controller.Plan) ([]portSpec, error) {
+	links, err := engine.Links(r.ns, engineContainer(p.Container))
+	if err != nil {
+		return nil, err
+	}
+	var specs []portSpec
+	for i, l := range links {
+		n := &p.Container.Networks[i]
+		s := portSpec{bridge: n.Bridge, Spec: guard.Spec{Spec: p.Direct, Interface: l.Host, Index: l.HostIndex, Managed: n.Managed, Gateways: n.Gateways}}
+		if s.Hardware, s.Addresses, err = own(r.ns, l.InsideIndex); err != nil {
+			return nil, fmt.Errorf("interface %s of the container: %w", l.Inside, err)
+		}
+		for _, a := range n.Addresses {
+			s.OnLink = append(s.OnLink, a.Masked())
+		}
+		bridge, err := netlink.LinkByName(n.Bridge)
+		if err != nil {
+			return nil, fmt.Errorf("bridge %s: %w", n.Bridge, err)
+		}
+		router, err := hardware(bridge.Attrs().HardwareAddr)
+		if err != nil {
+			return nil, fmt.Errorf("bridge %s: %w", n.Bridge, err)
+		}
+		s.Routers = []nft.Hardware{router}
+		specs = append(specs, s)
+	}
+	return specs, nil
+}
+
+// own are the addresses of an interface inside of the namespace. Nobody in there may change them: containers with
+// NET_ADMIN are refused.
+func own(ns *netns.Namespace, index int) (h nft.Hardware, all []netip.Addr, err error) {
+	err = ns.Do(func() error {
+		link, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return err
+		}
+		if h, err = hardware(link.Attrs().HardwareAddr); err != nil {
+			return err
+		}
+		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		for _, a := range list {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok {
+				all = append(all, ip.Unmap())
+			}
+		}
+		return err
+	})
+	return h, all, err
+}
+
+func hardware(b []byte) (h nft.Hardware, err error) {
+	if len(b) != len(h) {
+		return h, fmt.Errorf("a hardware address of %d bytes: want an Ethernet interface", len(b))
+	}
+	copy(h[:], b)
+	return h, nil
+}
