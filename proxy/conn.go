@@ -47,6 +47,7 @@ type conn struct {
 	timer      poll.Timer
 	dial       *race
 	sniffer    *sniff.Sniffer // only while first bytes come piecemeal
+	streams    *streams       // of a client that speaks HTTP/2 without TLS
 	watch      *helloWatch    // until the client is past a second ClientHello
 	passed     int            // how many of the first bytes went to the upstream before they were classified
 	opaque     bool           // what the client says cannot be judged by name

@@ -21,13 +21,19 @@ func (c *conn) watchHello(first sniff.Result) {
 	}
 }
 
-// openWatched passes the first ClientHello on, and what follows it as far as it can be told to be no second one.
+// openWatched passes the first ClientHello on, and what follows it as far as it can be told to be no second one. Of
+// HTTP/2, nothing passes here.
 func (c *conn) openWatched(first []byte) {
 	c.state = watching
-	if c.forward(first[:c.watch.size]); c.answerOnly() {
-		return
+	size := c.passed
+	c.passed = 0
+	if c.watch != nil {
+		size = c.watch.size
+		if c.forward(first[:size]); c.answerOnly() {
+			return
+		}
 	}
-	if rest := first[c.watch.size:]; len(c.in) > 0 {
+	if rest := first[size:]; len(c.in) > 0 {
 		c.in = c.in[:copy(c.in, rest)]
 	} else if len(rest) > 0 {
 		c.keep(rest)
@@ -38,7 +44,8 @@ func (c *conn) openWatched(first []byte) {
 	c.watchOn()
 }
 
-// watchOn lets the upstream speak, and reads what the client says until there can be no second hello.
+// watchOn lets the upstream speak, and reads what the client says: until there can be no second hello, or, in HTTP/2,
+// to the end.
 func (c *conn) watchOn() {
 	if again, ok := c.pump(&c.up, &c.client); !ok {
 		return
@@ -72,6 +79,9 @@ func (c *conn) watchOn() {
 
 // watched judges the bytes behind the first hello, and reports whether the tunnel is past watching.
 func (c *conn) watched() bool {
+	if c.streams != nil {
+		return c.watchedStreams()
+	}
 	pass, result := c.watch.Next(c.in, c.client.ended)
 	other := result.Kind == sniff.TLS && (result.Malformed || lowerString(result.ServerName) != c.watch.name)
 	if c.forward(c.in[:pass]); c.answerOnly() {

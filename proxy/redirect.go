@@ -292,7 +292,8 @@ func (c *conn) showDirect(result sniff.Result, first []byte) {
 		}
 		c.opaque = true // or an answer is under way to what was no request
 	case sniff.HTTP2:
-		c.opaque = true // its authorities are not read here
+		c.protocol, c.streams = protocolHTTP, newStreams(c.passed)
+		c.classified = false // its requests will tell
 	case sniff.SSH:
 		c.classified = false // may be on any port
 	default:

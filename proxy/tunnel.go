@@ -193,7 +193,7 @@ func (c *conn) show(result sniff.Result, first []byte) {
 		}
 		c.opaque = true // or an answer is under way to what was no request
 	case sniff.HTTP2:
-		c.opaque = true // its authorities are not read here
+		c.protocol, c.streams = protocolHTTP, newStreams(c.passed)
 	default:
 		c.opaque = result.ProxyHeader
 	}
@@ -260,7 +260,7 @@ func (c *conn) asked(d matcher.Decision, first []byte) {
 // open passes the client's first bytes on and relays from now on.
 func (c *conn) open(first []byte) {
 	c.worker.settles.Start(&c.timer, c)
-	if c.watch != nil {
+	if c.watch != nil || c.streams != nil {
 		c.sniffer = nil
 		c.openWatched(first)
 		return
@@ -315,7 +315,7 @@ func (c *conn) answerOnly() bool {
 		return true
 	}
 	if c.cutShort {
-		c.watch = nil
+		c.watch, c.streams = nil, nil
 		c.relayFrom()
 	}
 	return c.cutShort
