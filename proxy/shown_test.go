@@ -81,7 +81,7 @@ func TestSwitchJudgesWhatWasShown(t *testing.T) {
 		"other-name-denied":     {`"public"`, "ok.test:" + port, clientHello(t, "evil.test"), deny("evil.test"), false},
 		"other-name-by-address": {`"public"`, "127.0.0.1:" + port, clientHello(t, "evil.test"), allow("127.0.0.1"), true},
 		"no-name":               {`"public"`, "ok.test:" + port, clientHello(t, ""), allow("ok.test"), true},
-		"http2":                 {`"public"`, "ok.test:" + port, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", allow("ok.test"), false},
+		"http2":                 {`"public"`, "ok.test:" + port, http2Request("evil.test:" + port), allow("ok.test"), false},
 		"proxy-header":          {`"public"`, "ok.test:" + port, "PROXY TCP4 1 2 3 4\r\n", allow("ok.test"), false},
 		"other-bytes":           {`"public"`, "ok.test:" + port, "\x00", allow("ok.test"), true},
 		"also-allowed":          {both, "ok.test:" + port, clientHello(t, "also.test"), allow("ok.test", "also.test"), true},

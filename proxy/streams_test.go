@@ -42,7 +42,14 @@ func (s *session2) request(stream uint32, authority string) {
 		BlockFragment: s.fields(":method", "GET", ":scheme", "http", ":path", "/", ":authority", authority)})
 }
 
-// read feeds b to a reader, so many bytes at a time, and returns the authorities and the bytes that passed.
+// http2Request is all that a client of HTTP/2 sends for a request.
+func http2Request(authority string) string {
+	s := newSession2()
+	s.request(1, authority)
+	return s.String()
+}
+
+// readStreams feeds b to a reader, so many bytes at a time, and returns the authorities and the bytes that passed.
 func readStreams(b []byte, step int) (authorities []string, passed []byte, err error) {
 	s := newStreams(0)
 	var waiting []byte
