@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 )
 
 func TestMain(m *testing.M) {
@@ -16,7 +17,10 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the command lines in testdata/script, each in a directory of its own.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true})
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"controller": cmdController},
+	})
 }
 
 func TestExitCodes(t *testing.T) {
@@ -44,6 +48,19 @@ func TestExitCodes(t *testing.T) {
 		{"unknown-flag", "check --yaml -", "public", exitUsage},
 		{"version", "version", "", exitDone},
 		{"version-args", "version x", "", exitUsage},
+		{"attach-no-policy", "attach web", "", exitUsage},
+		{"attach-bad-policy", "attach web --policy -", "Public", exitFailed},
+		{"attach-bad-phase", "attach web --policy - --phase Run", "public", exitUsage},
+		{"attach-nobody-listens", "attach web --policy - --socket /nonexistent/sluice.sock", "public", exitFailed},
+		{"phase-unknown", "phase web later", "", exitUsage},
+		{"phase-missing", "phase web", "", exitUsage},
+		{"phase-nobody-listens", "phase web run --socket /nonexistent/sluice.sock", "", exitFailed},
+		{"set-no-file", "set web /nonexistent/policy.yaml", "", exitFailed},
+		{"explain-container-nobody-listens", "explain web a.test:1 --socket /nonexistent/sluice.sock", "", exitFailed},
+		{"logs-without-follow", "logs", "", exitUsage},
+		{"ls-args", "ls web", "", exitUsage},
+		{"serve-relative-socket", "serve --socket sluice.sock", "", exitUsage},
+		{"network-unknown", "network make x", "", exitUsage},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var stdout, stderr strings.Builder
@@ -60,11 +77,16 @@ func TestExitCodes(t *testing.T) {
 
 // TestExamples checks that the help of every command shows an example.
 func TestExamples(t *testing.T) {
-	for _, cmd := range newRoot().Commands() {
-		if !strings.HasPrefix(cmd.Example, "  sluice "+cmd.Name()+" ") {
-			t.Errorf("%s: the example is %q", cmd.Name(), cmd.Example)
+	var check func(*cobra.Command)
+	check = func(parent *cobra.Command) {
+		for _, cmd := range parent.Commands() {
+			if !strings.HasPrefix(cmd.Example, "  "+cmd.CommandPath()+" ") && cmd.Example != "  "+cmd.CommandPath() {
+				t.Errorf("%s: the example is %q", cmd.CommandPath(), cmd.Example)
+			}
+			check(cmd)
 		}
 	}
+	check(newRoot())
 }
 
 type fullDisk struct{}

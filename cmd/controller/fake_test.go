@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sluice/control"
+	"sluice/controller/api"
+	"sluice/policy"
+)
+
+// fake is a controller for two containers, "web" and "db", without an engine. Container "db" can only be attached
+// with allow-weak, and its switches to the phase evaluation fail.
+type fake struct {
+	hub control.Hub
+
+	mu       sync.Mutex
+	attached map[string]*member
+}
+
+type member struct {
+	status   api.Status
+	policies policy.Phases
+}
+
+var ids = map[string]string{
+	"web": "e9583bd9e1237ab0e9fe5b808bf15ef2c2bc8fc2882a0b4287c81e45b2561a21",
+	"db":  "0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9",
+}
+
+func (m *member) put(phase policy.Phase) {
+	p := m.policies[phase]
+	m.status.Phase, m.status.Mode, m.status.Targets, m.status.Digest = phase.String(), p.Mode.String(), len(p.Targets), p.Digest().String()
+	m.status.Generation++
+	m.status.Since = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+}
+
+func (f *fake) find(ref string) (*member, error) {
+	for name, m := range f.attached {
+		if ref == name || ref == m.status.ID {
+			return m, nil
+		}
+	}
+	return nil, &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf("container %q is not attached", ref)}
+}
+
+func (f *fake) List(context.Context) (all []api.Status, _ error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.attached {
+		all = append(all, m.status)
+	}
+	slices.SortFunc(all, func(a, b api.Status) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func (f *fake) Attach(_ context.Context, ref string, p policy.Phases, phase policy.Phase, weak bool) (api.Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id, ok := ids[ref]
+	switch {
+	case !ok:
+		return api.Status{}, &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf("there is no container %q", ref)}
+	case ref == "db" && !weak:
+		return api.Status{}, &control.Error{Code: control.CodeRefused, Message: "container db cannot be attached: it restarts: use --allow-weak"}
+	}
+	m := &member{status: api.Status{ID: id, Name: ref, State: api.Attached, Proxy: []string{"http://127.0.0.12:3128"}}, policies: p}
+	if ref == "db" {
+		m.status.Weak = []string{"it restarts"}
+		m.status.UncoveredMilliseconds = 12.4
+	}
+	m.put(phase)
+	f.attached[ref] = m
+	s := m.status
+	s.Milliseconds = 12.34
+	return s, nil
+}
+
+func (f *fake) Status(_ context.Context, ref string) (api.Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(ref)
+	if err != nil {
+		return api.Status{}, err
+	}
+	s := m.status
+	s.Policies = map[string]json.RawMessage{}
+	for phase, p := range m.policies {
+		if s.Policies[policy.Phase(phase).String()], err = p.MarshalJSON(); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (f *fake) Detach(_ context.Context, ref string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(ref)
+	if err == nil {
+		delete(f.attached, m.status.Name)
+	}
+	return err
+}
+
+func (f *fake) receipt(m *member, unchanged bool) api.Receipt {
+	r := api.Receipt{Container: m.status.Name, ContainerID: m.status.ID, Generation: m.status.Generation, Phase: m.status.Phase,
+		Digest: m.status.Digest, Unchanged: unchanged, Milliseconds: 4.56}
+	if !unchanged {
+		r.FlowsCut, r.FlowsKept, r.InboundOpen = 1, 2, 3
+	}
+	return r
+}
+
+func (f *fake) Phase(_ context.Context, ref string, phase policy.Phase, generation uint64) (api.Receipt, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(ref)
+	switch {
+	case err != nil:
+		return api.Receipt{}, err
+	case generation != 0 && generation <= m.status.Generation:
+		return api.Receipt{}, &control.Error{Code: control.CodeStale, Message: fmt.Sprintf("generation %d is not newer", generation)}
+	case m.status.Name == "db" && phase == policy.Evaluation:
+		m.status.State, m.status.Problem = api.Quarantined, "switching failed: sidecar: it hangs"
+		return api.Receipt{}, &control.Error{Code: control.CodeQuarantined, Message: "container db is quarantined: it hangs"}
+	case m.status.Phase == phase.String():
+		return f.receipt(m, true), nil
+	}
+	m.put(phase)
+	return f.receipt(m, false), nil
+}
+
+func (f *fake) Set(_ context.Context, ref string, p policy.Phases, _ uint64) (api.Receipt, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(ref)
+	if err != nil {
+		return api.Receipt{}, err
+	}
+	phase, err := policy.ParsePhase(m.status.Phase)
+	if err != nil {
+		return api.Receipt{}, err
+	}
+	m.policies = p
+	m.put(phase)
+	return f.receipt(m, false), nil
+}
+
+func (f *fake) Explain(_ context.Context, ref, target string) (control.Explanation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.find(ref); err != nil {
+		return control.Explanation{}, err
+	}
+	return control.Explanation{Target: target, Phase: "run", Verdict: "refuse", Reason: "not-listed", Text: target + " is not listed"}, nil
+}
+
+func (f *fake) Flows(context.Context, string) ([]control.Flow, error) {
+	return []control.Flow{{ID: "f1", Protocol: "tcp", Target: "web.test:443", Address: "203.0.113.10:443"}}, nil
+}
+
+func (f *fake) Events() *control.Hub  { return &f.hub }
+func (f *fake) Metrics() http.Handler { return http.NotFoundHandler() }
+
+// publish makes two records a moment for as long as ctx lasts, for whoever listens.
+func (f *fake) publish(ctx context.Context) {
+	for ctx.Err() == nil {
+		for _, name := range []string{"web", "db"} {
+			f.hub.Publish(control.Event{Time: time.Unix(0, 0), Container: name, ContainerID: ids[name], Phase: "run", Verdict: "refuse",
+				Protocol: "connect", Target: "evil.test", Port: 443, Reason: "not-listed", Decision: "d-" + name})
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// cmdController starts a fake controller for the rest of the script, at $SLUICE_SOCKET.
+func cmdController(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: controller")
+	}
+	path := filepath.Join(ts.Getenv("WORK"), "c", "sluice.sock")
+	ts.Setenv("SLUICE_SOCKET", path)
+	stop, err := startFake(path)
+	ts.Check(err)
+	ts.Defer(stop)
+}
+
+// startFake serves a fake controller on a socket until stop is called.
+func startFake(path string) (stop func(), err error) {
+	l, err := control.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	f := &fake{attached: map[string]*member{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { f.publish(ctx) })
+	tasks.Go(func() {
+		if err := control.ServeHTTP(ctx, l, api.Handler(f), slog.New(slog.DiscardHandler)); err != nil {
+			panic(err)
+		}
+	})
+	return func() {
+		cancel()
+		tasks.Wait()
+	}, nil
+}
