@@ -78,15 +78,11 @@ func (p *Plan) targets(n policy.Phase, f nft.Kind, t *targets) names {
 	}
 }
 
-// Named are the addresses that a phase which refuses by default lets through on some port, and of Open. all is set for
-// a phase that lets everything through by default.
-func (s *Spec) Named(n policy.Phase, f nft.Kind) (named []nft.Element, all bool) {
+// Named are the addresses that a phase which refuses by default lets through on some port, with those of Open.
+func (s *Spec) Named(n policy.Phase, f nft.Kind) []nft.Element {
 	p := &s.Phases[n]
 	var list spans
-	switch p.Rules.Mode() {
-	case policy.Public, policy.Denylist:
-		return nil, true
-	case policy.Allowlist:
+	if p.Rules.Mode() == policy.Allowlist {
 		t := s.allowed(p, f)
 		list = append(slices.Clone(t.any), t.dns...)
 		for _, m := range []map[uint16]spans{t.ports, t.exact} {
@@ -100,7 +96,7 @@ func (s *Spec) Named(n policy.Phase, f nft.Kind) (named []nft.Element, all bool)
 			list = append(list, span{a.Addr(), a.Addr()})
 		}
 	}
-	return plainElements(list.merged()), false
+	return plainElements(list.merged())
 }
 
 // add adds a set if it has elements, and returns its name, or else "".

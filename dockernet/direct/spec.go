@@ -104,6 +104,12 @@ func (s *Spec) deniesNames() bool {
 	return false
 }
 
+// RefusesByDefault reports whether the policy refuses what it does not name.
+func (p *Phase) RefusesByDefault() bool {
+	m := p.Rules.Mode()
+	return m == policy.NoNetwork || m == policy.Allowlist
+}
+
 func (p *Phase) deniesNames() bool {
 	return p.Rules.Mode() == policy.Denylist && p.Rules.HasNameRules()
 }

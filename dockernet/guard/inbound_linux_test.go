@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/net/icmp"
 	icmp4 "golang.org/x/net/ipv4"
 	icmp6 "golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/netns/netnstest"
 	"sluice/policy"
@@ -214,8 +214,11 @@ func TestInboundWorksInEveryMode(t *testing.T) {
 	}
 }
 
-func isRefusal(err error) bool {
-	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.As(err, new(*net.AddrError))
+func isRefusal(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
 }
 
 // silence bounds how long a test waits for what should not come.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -394,6 +395,20 @@ func (w *watch) wait(ctx context.Context, key []byte) error {
 	}
 }
 
+// waitFor is wait with a time.
+func (w *watch) waitFor(d time.Duration, key []byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return w.wait(ctx, key)
+}
+
+// any reports whether a frame has come for which f holds.
+func (w *watch) any(f func([]byte) bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.frames, f)
+}
+
 // count returns how many frames with these bytes have come.
 func (w *watch) count(key []byte) (n int) {
 	w.mu.Lock()
@@ -497,4 +512,8 @@ func onOneCPU(t testing.TB, f func() error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func containsAny(s string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
 }

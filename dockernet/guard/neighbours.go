@@ -133,8 +133,7 @@ func (b *builder) neighbours6() {
 
 // link makes the chain of a phase in which few neighbours matter: the gateways, and those whom the container may dial.
 func (b *builder) link(r ref, f nft.Kind) {
-	peers, _ := b.Named(r.phase, f)
-	set := b.set(f, r.phase.String()+"_peers", peers)
+	set := b.set(f, r.phase.String()+"_peers", b.Named(r.phase, f))
 	in := func(field *nft.Field, tests ...nft.Part) []nft.Rule {
 		rules := []nft.Rule{append(slices.Clone(tests), nft.In{Fields: []*nft.Field{field}, Set: set}, nft.Return)}
 		for _, g := range of(b.Gateways, f, itself) {

@@ -69,8 +69,8 @@ type ref struct {
 }
 
 func (s *Spec) ref(g generation, p policy.Phase) ref {
-	_, all := s.Named(p, nft.IPv4)
-	return ref{g, p, s.families(), s.Phases[p].Inbound == policy.InboundNone && !all}
+	phase := &s.Phases[p]
+	return ref{g, p, s.families(), phase.Inbound == policy.InboundNone && phase.RefusesByDefault()}
 }
 
 func version(f nft.Kind) string {
@@ -152,8 +152,8 @@ const (
 // dropped counts, logs and drops.
 func (c config) dropped(counter, why string) []nft.Rule {
 	return []nft.Rule{
-		{nft.Count{Counter: counter}},
-		{nft.Limit{Rate: logRate, Burst: logBurst}, nft.Log{Prefix: "sluice guard " + why, Group: c.logGroup, Snaplen: logBytes}},
+		{nft.Count{Counter: counter},
+			nft.Limit{Rate: logRate, Burst: logBurst}, nft.Log{Prefix: "sluice guard " + why, Group: c.logGroup, Snaplen: logBytes}},
 		{nft.Drop},
 	}
 }

@@ -36,6 +36,11 @@ const retryAfter = time.Second
 // Watch puts rules in force again when somebody else changes them: another nft, firewalld, a table flushed by hand. It
 // tells report of each time that this was needed, and returns when ctx is done.
 func (h *Host) Watch(ctx context.Context, report func(Gap)) error {
+	return h.watch(ctx, func() {}, report)
+}
+
+// watch calls ready when nothing will be missed any more.
+func (h *Host) watch(ctx context.Context, ready func(), report func(Gap)) error {
 	var sock *mdnetlink.Conn
 	err := h.in(func() (err error) {
 		sock, err = mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -48,6 +53,7 @@ func (h *Host) Watch(ctx context.Context, report func(Gap)) error {
 	if err := errors.Join(sock.SetReadBuffer(watchBuffer), sock.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
 		return fmt.Errorf("watch guard: %w", err)
 	}
+	ready()
 	stop := context.AfterFunc(ctx, func() { sock.SetReadDeadline(time.Now()) })
 	defer stop()
 
