@@ -31,12 +31,12 @@ type SessionSpec struct {
 	// Present: it replaces them whole, and a phase that is missing from it is an error.
 	Policies map[string]json.RawMessage `json:"policies,omitempty"`
 	// Upstreams are the DNS servers of this session, as address or address:port. Absent: the proxy's own.
-	Upstreams []string `json:"upstreams,omitempty"`
+	Upstreams []string `json:"upstreams,omitzero"`
 	// Never are the prefixes that are not dialled for this session whatever its policy says, for instance the
 	// host's addresses and the engine's subnets.
-	Never []string `json:"never,omitempty"`
+	Never []string `json:"never,omitzero"`
 	// Hosts are names that the session answers itself, each with its addresses: siblings, aliases, extra hosts.
-	Hosts map[string][]string `json:"hosts,omitempty"`
+	Hosts map[string][]string `json:"hosts,omitzero"`
 }
 
 // maxIDBytes is room for a container id of 64 hexadecimal digits and a namespace's inode.

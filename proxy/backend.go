@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -43,11 +42,11 @@ func (s *Server) Session(_ context.Context, id string) (control.SessionStatus, e
 
 // SetSession implements [control.Backend].
 func (s *Server) SetSession(ctx context.Context, id string, spec control.SessionSpec) (control.Receipt, error) {
-	if len(spec.Upstreams)+len(spec.Never)+len(spec.Hosts) > 0 {
-		return control.Receipt{}, control.InvalidError(errors.New(
-			"upstreams, never and hosts of a session cannot be set: the proxy has one set for all; leave them out"))
+	around, err := surroundings(&spec)
+	if err != nil {
+		return control.Receipt{}, control.InvalidError(err)
 	}
-	change := Change{Generation: spec.Generation}
+	change := Change{Generation: spec.Generation, Around: around}
 	if spec.Policies != nil {
 		phases, err := policiesFrom(spec.Policies)
 		if err != nil {
@@ -159,7 +158,7 @@ func (s *Server) Explain(ctx context.Context, id, target string) (control.Explan
 	if d.Verdict != matcher.Refuse && !e.addr.IsValid() {
 		ctx, cancel := context.WithTimeout(ctx, s.config.DialTimeout)
 		defer cancel()
-		answer, err := s.resolver.Lookup(ctx, e.host)
+		answer, err := session.resolveName(ctx, e.host)
 		if err != nil {
 			_, reason := lookupFailure(err)
 			x.Verdict, x.Reason, x.Rule, x.Text = string(failed), string(reason), r.ruleText(d.Rule), texts[reason]

@@ -231,4 +231,4 @@ func (c *conn) settled() {
 }
 
 // resolver of the session.
-func (c *conn) resolver() *lookups { return c.session.server.resolver }
+func (c *conn) resolver() *lookups { return c.session.resolver() }

@@ -10,6 +10,7 @@ import (
 
 	"sluice/matcher"
 	"sluice/policy"
+	"sluice/proxy/resolve"
 )
 
 // maxDeniedHosts bounds how many exactly denied hosts are looked up; those beyond are refused by name only.
@@ -62,7 +63,7 @@ func (d *deniedHosts) refine(allowed matcher.Decision, a netip.Addr, port uint16
 func (s *Session) follow(d *deniedHosts) {
 	var ctx context.Context
 	ctx, d.unfollow = context.WithCancel(s.server.context)
-	s.server.running.Go(func() { d.follow(ctx, s.server.resolver, func() { s.judgeAgain(d) }) })
+	s.server.running.Go(func() { d.follow(ctx, s.resolveName, func() { s.judgeAgain(d) }) })
 }
 
 // judgeAgain judges every flow again, if d belongs to the rules in force: an address may have become that of a denied
@@ -86,12 +87,12 @@ func (s *Session) judgeAgain(d *deniedHosts) {
 
 // follow looks the hosts up now and again when their answers expire, until ctx is done, and calls changed when there are
 // other addresses.
-func (d *deniedHosts) follow(ctx context.Context, r *lookups, changed func()) {
+func (d *deniedHosts) follow(ctx context.Context, lookup func(context.Context, string) (resolve.Answer, error), changed func()) {
 	const least, most = 5 * time.Second, time.Hour
 	for {
 		known, next := make(map[netip.Addr][]uint16), time.Now().Add(most)
 		for _, t := range d.hosts {
-			answer, err := r.Lookup(ctx, t.Host)
+			answer, err := lookup(ctx, t.Host)
 			if err != nil {
 				answer.Expires = time.Now().Add(least)
 			}

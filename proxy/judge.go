@@ -173,7 +173,7 @@ func (s *Session) flow(r *rules, f subject) matcher.Decision {
 		return matcher.Decision{Verdict: matcher.Refuse, Reason: reasonNoSNI, Rule: matcher.NoRule}
 	}
 	if f.shown != "" {
-		answer, known := s.server.resolver.Cached(f.shown)
+		answer, known := s.resolver().Cached(f.shown)
 		d, _ = r.inner(f, d, f.shown, answer.Addrs, known)
 	}
 	return d

@@ -20,7 +20,7 @@ import (
 // ServeDNS filters DNS on a UDP socket and a TCP listener, which it takes over, until the session ends. Either may be
 // nil.
 func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
-	server := s.names()
+	_ = s.names() // from now on there is one
 	s.switching.Lock()
 	defer s.switching.Unlock()
 	if s.ended {
@@ -34,13 +34,13 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	}
 	ended, end := context.WithCancel(s.server.context)
 	s.closing = append(s.closing, end)
-	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context) error) {
+	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context, *dns.Server) error) {
 		s.server.AddOwn(at)
 		ctx, stop := context.WithCancel(ended)
 		s.addLocked(kind, at, func(bool) { stop() })
 		s.server.running.Go(func() {
 			defer c.Close()
-			if err := serve(ctx); err != nil && ctx.Err() == nil {
+			if err := s.filtered(ctx, serve); err != nil && ctx.Err() == nil {
 				s.server.log.Error("the DNS filter has stopped: restart the proxy", "session", s.label(), "error", err)
 			}
 			select { // for queries that are under way
@@ -50,10 +50,10 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 		})
 	}
 	if udp != nil {
-		serve(control.KindUDP, udp, udp.LocalAddr(), func(ctx context.Context) error { return server.ServeUDP(ctx, udp) })
+		serve(control.KindUDP, udp, udp.LocalAddr(), func(ctx context.Context, d *dns.Server) error { return d.ServeUDP(ctx, udp) })
 	}
 	if tcp != nil {
-		serve("dns", tcp, tcp.Addr(), func(ctx context.Context) error { return server.ServeTCP(ctx, tcp) })
+		serve("dns", tcp, tcp.Addr(), func(ctx context.Context, d *dns.Server) error { return d.ServeTCP(ctx, tcp) })
 	}
 }
 
@@ -67,20 +67,7 @@ func (s *Session) names() *dns.Server {
 	if filter := s.dns.Load(); filter != nil {
 		return filter
 	}
-	var hosts func([]byte) []netip.Addr
-	if known := s.server.config.Hosts; known != nil {
-		hosts = func(name []byte) []netip.Addr { return known(string(name)) }
-	}
-	filter := dns.New(dns.Options{
-		Rules: func() dns.Rules {
-			r := s.rules()
-			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
-		},
-		Upstreams: s.server.config.Upstreams, Hosts: hosts, Observe: s.observe, Learn: s.learn, Logger: s.server.log,
-	})
-	s.dns.Store(filter)
-	s.closing = append(s.closing, filter.Close)
-	return filter
+	return s.makeFilter()
 }
 
 // learn remembers that the container was told that name has an address, if connections are judged by that.
@@ -114,7 +101,7 @@ func (s *Session) observe(e *dns.Event) {
 func (s *Session) lookUp(ctx context.Context, name string) (resolve.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.config.DialTimeout)
 	defer cancel()
-	answer, err := s.server.resolver.Lookup(ctx, name)
+	answer, err := s.resolveName(ctx, name)
 	if err == nil {
 		s.learned.add(name, answer.Addrs)
 	}

@@ -254,7 +254,7 @@ func (s *Session) standsFor(name string, a netip.Addr, learned []string) bool {
 			return true
 		}
 	}
-	answer, _ := s.server.resolver.Cached(name)
+	answer, _ := s.resolver().Cached(name)
 	for _, known := range answer.Addrs {
 		if known == a {
 			return true

@@ -49,11 +49,11 @@ func (c *conn) judge() {
 		}
 		c.state = looking
 		c.worker.limits.Start(&c.timer, c)
-		later, host, server := c.later(looking), c.target.host, c.session.server
+		later, host, session, server := c.later(looking), c.target.host, c.session, c.session.server
 		server.running.Go(func() {
 			ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 			defer cancel()
-			answer, err := server.resolver.Lookup(ctx, host)
+			answer, err := session.resolveName(ctx, host)
 			later(func() { c.found(answer, err) })
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,8 @@ type Session struct {
 	container atomic.Pointer[containerName]
 	auth      atomic.Pointer[basicAuth]
 	source    atomic.Pointer[Source]
+	around    atomic.Pointer[Surroundings] // never nil
+	lookups   atomic.Pointer[lookups]      // the session's own; nil if it uses the server's
 	dns       atomic.Pointer[dns.Server]
 
 	current atomic.Pointer[rules]
@@ -46,6 +49,9 @@ type Session struct {
 	condition control.SessionState
 	problem   string
 	closing   []func()
+
+	filtering     context.Context // of the present DNS filter
+	stopFiltering context.CancelFunc
 }
 
 // staged is a phase's policy, ready to be put in force.
@@ -72,6 +78,8 @@ type Change struct {
 	Policies *policy.Phases
 	// Phase is the one whose policy comes into force; nil keeps the session's.
 	Phase *policy.Phase
+	// Around are the session's surroundings; nil ones, and their nil fields, keep what it has.
+	Around *Surroundings
 	// Generation must be greater than the session's; 0 takes the next one.
 	Generation uint64
 }
@@ -82,6 +90,7 @@ const cutTimeout = 5 * time.Second
 
 func (s *Server) newSession(id string) (*Session, error) {
 	session := &Session{server: s, id: id, condition: control.Empty, tunnels: make([]*conn, len(s.workers))}
+	session.around.Store(new(Surroundings))
 	set, err := matcher.Compile(policy.Policy{}, s.config.Matcher)
 	if err != nil {
 		return nil, err
@@ -149,18 +158,22 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 	if change.Generation != 0 && change.Generation < now.generation {
 		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
 	}
+	around := s.around.Load().with(change.Around)
+	moved := !slices.Equal(around.Never, s.around.Load().Never) // equal policies mean something else then
 	next := s.staged
-	if change.Policies != nil {
-		for phase, p := range change.Policies {
-			if next[phase].set != nil && next[phase].digest == p.Digest() {
-				continue
-			}
-			set, err := matcher.Compile(p, s.server.config.Matcher)
-			if err != nil {
-				return control.Receipt{}, control.InvalidError(err)
-			}
-			next[phase] = staged{p, set, p.Digest(), newDeniedHosts(p)}
+	for phase, known := range next {
+		p := known.policy
+		if change.Policies != nil {
+			p = change.Policies[phase]
 		}
+		if known.set == nil && change.Policies == nil || known.set != nil && known.digest == p.Digest() && !moved {
+			continue
+		}
+		set, err := matcher.Compile(p, s.matcher(around))
+		if err != nil {
+			return control.Receipt{}, control.InvalidError(err)
+		}
+		next[phase] = staged{p, set, p.Digest(), newDeniedHosts(p)}
 	}
 	phase := now.phase
 	if change.Phase != nil {
@@ -171,7 +184,8 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 		return control.Receipt{}, control.InvalidError(fmt.Errorf(
 			"session %s has no policy for phase %s: send policies with the phase", s.id, phase))
 	}
-	if s.condition == control.Serving && now.phase == phase && now.digest == chosen.digest {
+	if s.condition == control.Serving && now.phase == phase && now.digest == chosen.digest && !moved {
+		s.surround(around)
 		s.stage(next)
 		if change.Generation > now.generation { // what comes later with a lower one is late
 			renumbered := *now
@@ -186,6 +200,7 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 	if change.Generation != 0 && change.Generation == now.generation {
 		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)
 	}
+	s.surround(around)
 	r := s.makeRules(chosen, phase, generation, "")
 	cut, kept, err := s.enforce(r)
 	if err != nil {
@@ -283,6 +298,9 @@ func (s *Session) status(withPolicies bool) control.SessionStatus {
 	}
 	if withPolicies && s.staged[0].set != nil {
 		status.Policies = policiesJSON(s.staged)
+	}
+	if withPolicies {
+		s.around.Load().describe(&status)
 	}
 	return status
 }

@@ -226,11 +226,11 @@ func (c *conn) ask(shown string, first []byte) {
 	}
 	c.state = asking
 	c.worker.limits.Start(&c.timer, c)
-	later, server := c.later(asking), c.session.server
+	later, session, server := c.later(asking), c.session, c.session.server
 	server.running.Go(func() {
 		ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 		defer cancel()
-		answer, _ := server.resolver.Lookup(ctx, shown)
+		answer, _ := session.resolveName(ctx, shown)
 		later(func() { c.answered(answer) })
 	})
 }

@@ -202,7 +202,7 @@ func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Re
 	}
 	answer := resolve.Answer{Addrs: []netip.Addr{e.addr}}
 	if !e.addr.IsValid() {
-		if answer, err = s.server.resolver.Lookup(ctx, e.host); err != nil {
+		if answer, err = s.resolveName(ctx, e.host); err != nil {
 			status, reason := lookupFailure(err)
 			return nil, f.no(status, failed, reason)
 		}
@@ -231,10 +231,10 @@ func (g *webGate) judgeInside(ctx context.Context, f *webFlow) (forward.Flow, *r
 	if asked.addr.IsValid() && (asked.addr == g.within.address || asked.addr == g.within.target.addr) {
 		shown = ""
 	}
-	answer, known := s.server.resolver.Cached(shown)
+	answer, known := s.resolver().Cached(shown)
 	d, lookUp := f.rules.inner(f.subject, f.decision, shown, answer.Addrs, known)
 	if lookUp {
-		answer, _ = s.server.resolver.Lookup(ctx, shown) // without an answer it has no address that could be right
+		answer, _ = s.resolveName(ctx, shown) // without an answer it has no address that could be right
 		d, _ = f.rules.inner(f.subject, f.decision, shown, answer.Addrs, true)
 	}
 	if f.decision = d; d.Verdict != matcher.Allow {

@@ -1,0 +1,240 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"sluice/control"
+	"sluice/matcher"
+	"sluice/proxy/dns"
+	"sluice/proxy/resolve"
+)
+
+// Surroundings are what a session has of its own, for its container sits in other networks than the proxy. They are not
+// changed once they are in use.
+type Surroundings struct {
+	// Upstreams are the container's DNS servers; nil takes the proxy's.
+	Upstreams []netip.AddrPort
+	// Never are not dialled whatever the policy says, besides those of [matcher.Options].
+	Never []netip.Prefix
+	// Hosts are names that are answered without a server: siblings, aliases, extra hosts.
+	Hosts map[string][]netip.Addr
+}
+
+// with returns what s is after a change; nil fields of it keep what s has.
+func (s *Surroundings) with(change *Surroundings) *Surroundings {
+	if change == nil {
+		return s
+	}
+	next := *s
+	if change.Upstreams != nil {
+		next.Upstreams = change.Upstreams
+	}
+	if change.Never != nil {
+		next.Never = change.Never
+	}
+	if change.Hosts != nil {
+		next.Hosts = change.Hosts
+	}
+	return &next
+}
+
+// matcher returns the options for a session's policies.
+func (s *Session) matcher(around *Surroundings) matcher.Options {
+	o := s.server.config.Matcher
+	o.Never = slices.Concat(o.Never, around.Never)
+	return o
+}
+
+// surround puts other surroundings in force. The caller holds s.switching, and judges flows again if need be.
+func (s *Session) surround(next *Surroundings) {
+	former := s.around.Swap(next)
+	upstreams := !slices.Equal(former.Upstreams, next.Upstreams)
+	hosts := !maps.EqualFunc(former.Hosts, next.Hosts, slices.Equal)
+	if !upstreams && !hosts {
+		return
+	}
+	servers := next.Upstreams
+	if servers == nil {
+		servers = s.server.config.Upstreams
+	}
+	if own := s.lookups.Load(); own != nil {
+		own.replace(servers) // with an empty cache
+	} else {
+		own = newLookups(resolve.Options{Upstreams: servers, Hosts: s.hosts, Logger: s.server.log}, nil)
+		s.lookups.Store(own)
+		s.closing = append(s.closing, own.Close)
+	}
+	switch filter := s.dns.Load(); {
+	case filter == nil:
+	case upstreams:
+		s.renewFilter(filter)
+	default:
+		filter.Flush() // of what servers said of names that are local now
+	}
+}
+
+// resolver is the session's own, or the proxy's.
+func (s *Session) resolver() *lookups {
+	if own := s.lookups.Load(); own != nil {
+		return own
+	}
+	return s.server.resolver
+}
+
+// resolveName is [lookups.Lookup] with the resolver of this moment.
+func (s *Session) resolveName(ctx context.Context, name string) (resolve.Answer, error) {
+	return s.resolver().Lookup(ctx, name)
+}
+
+// hosts answers local names.
+func (s *Session) hosts(name string) []netip.Addr {
+	if known, ok := s.around.Load().Hosts[name]; ok {
+		return known
+	}
+	if all := s.server.config.Hosts; all != nil {
+		return all(name)
+	}
+	return nil
+}
+
+// localName is hosts for the DNS filter, which asks for every query: it allocates only where the proxy has hosts of its
+// own.
+func (s *Session) localName(name []byte) []netip.Addr {
+	if known, ok := s.around.Load().Hosts[string(name)]; ok {
+		return known
+	}
+	if all := s.server.config.Hosts; all != nil {
+		return all(string(name))
+	}
+	return nil
+}
+
+// makeFilter puts a DNS filter in service. The caller holds s.switching.
+func (s *Session) makeFilter() *dns.Server {
+	upstreams := s.around.Load().Upstreams
+	if upstreams == nil {
+		upstreams = s.server.config.Upstreams
+	}
+	filter := dns.New(dns.Options{
+		Rules: func() dns.Rules {
+			r := s.rules()
+			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
+		},
+		Upstreams: upstreams, Hosts: s.localName, Observe: s.observe, Learn: s.learn, Logger: s.server.log,
+	})
+	s.filtering, s.stopFiltering = context.WithCancel(s.server.context)
+	s.dns.Store(filter)
+	s.closing = append(s.closing, s.stopFiltering, filter.Close)
+	return filter
+}
+
+// renewFilter puts another DNS filter in the place of one whose servers are not the session's any more. Answers to what
+// was asked before still come.
+func (s *Session) renewFilter(former *dns.Server) {
+	stop := s.stopFiltering
+	s.makeFilter()
+	stop()
+	s.server.running.Go(func() {
+		select {
+		case <-s.server.context.Done():
+		case <-time.After(answerTime):
+		}
+		former.Close()
+	})
+}
+
+// filtered serves with the session's DNS filter, also when that becomes another one, until ctx is done.
+func (s *Session) filtered(ctx context.Context, serve func(context.Context, *dns.Server) error) error {
+	for {
+		s.switching.Lock()
+		filter, filtering := s.dns.Load(), s.filtering
+		s.switching.Unlock()
+		serving, stop := context.WithCancel(ctx)
+		undo := context.AfterFunc(filtering, stop)
+		err := serve(serving, filter)
+		renewed := serving.Err() != nil
+		undo()
+		stop()
+		if !renewed || ctx.Err() != nil || s.server.context.Err() != nil {
+			return err
+		}
+	}
+}
+
+// describe adds s to a status.
+func (s *Surroundings) describe(status *control.SessionStatus) {
+	for _, u := range s.Upstreams {
+		status.Upstreams = append(status.Upstreams, u.String())
+	}
+	for _, n := range s.Never {
+		status.Never = append(status.Never, n.String())
+	}
+	for name, addresses := range s.Hosts {
+		if status.Hosts == nil {
+			status.Hosts = make(map[string][]string, len(s.Hosts))
+		}
+		for _, a := range addresses {
+			status.Hosts[name] = append(status.Hosts[name], a.String())
+		}
+	}
+}
+
+// surroundings reads those of a spec. Fields that are absent there are nil.
+func surroundings(spec *control.SessionSpec) (*Surroundings, error) {
+	if spec.Upstreams == nil && spec.Never == nil && spec.Hosts == nil {
+		return nil, nil
+	}
+	s := new(Surroundings)
+	if spec.Upstreams != nil {
+		s.Upstreams = make([]netip.AddrPort, 0, len(spec.Upstreams))
+	}
+	for _, text := range spec.Upstreams {
+		server, err := parseServer(text)
+		if err != nil {
+			return nil, err
+		}
+		s.Upstreams = append(s.Upstreams, server)
+	}
+	if spec.Never != nil {
+		s.Never = make([]netip.Prefix, 0, len(spec.Never))
+	}
+	for _, text := range spec.Never {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("never: %q is no network: write 192.0.2.0/24, or 192.0.2.1/32 for one address", text)
+		}
+		s.Never = append(s.Never, p.Masked())
+	}
+	if spec.Hosts != nil {
+		s.Hosts = make(map[string][]netip.Addr, len(spec.Hosts))
+	}
+	for name, addresses := range spec.Hosts {
+		key := strings.ToLower(strings.TrimSuffix(name, "."))
+		for _, text := range addresses {
+			a, err := netip.ParseAddr(text)
+			if err != nil || a.Zone() != "" {
+				return nil, fmt.Errorf("hosts: %q of %s is no address without a zone", text, name)
+			}
+			s.Hosts[key] = append(s.Hosts[key], a.Unmap())
+		}
+	}
+	return s, nil
+}
+
+// parseServer reads the address of a DNS server; without a port it is 53.
+func parseServer(text string) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(a, 53), nil
+	}
+	server, err := netip.ParseAddrPort(text)
+	if err != nil || server.Port() == 0 {
+		return server, fmt.Errorf("upstreams: %q is no DNS server: write 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:53", text)
+	}
+	return server, nil
+}
