@@ -159,6 +159,7 @@ func TestUsage(t *testing.T) {
 		{"bad-phase", "sluice-proxy --policy " + good + " --phase setup", "", 2, "setup"},
 		{"bad-variable", "sluice-proxy --policy " + good, "SLUICE_FLOOR=maybe", 2, "SLUICE_FLOOR in the environment"},
 		{"bad-upstream", "sluice-proxy --policy " + good + " --upstream dns.test", "", 2, `--upstream "dns.test"`},
+		{"bad-never", "sluice-proxy --policy " + good + " --never 192.0.2.1", "", 2, `--never "192.0.2.1"`},
 		{"bad-listen", "sluice-proxy --policy " + good + " --listen 127.0.0.1:99999", "", 1, "99999"},
 		{"bad-metrics", "sluice-proxy --policy " + good + " --metrics 127.0.0.1:99999", "", 1, "metrics: "},
 		{"bad-dns", "sluice-proxy --policy " + good + " --dns 127.0.0.1:99999", "", 1, "dns: "},

@@ -28,7 +28,7 @@ type options struct {
 // switches are the settings that a personality leaves to the user.
 type switches struct {
 	dns, metrics, control, audit                   string
-	upstreams, privateZones                        []string
+	upstreams, privateZones, never                 []string
 	resolveForAddressRules, wildcardPrivate, floor bool
 }
 
@@ -40,16 +40,25 @@ func (s *switches) add(flags *pflag.FlagSet) {
 	flags.StringVar(&s.control, "control", s.control, "bind control.sock in `DIR`, for ctl and health (default off)")
 	flags.StringVar(&s.audit, "audit", s.audit, "write an audit record of each connection to `FILE`; - is stdout, none is none; SIGHUP reopens it")
 	flags.StringSliceVar(&s.privateZones, "private-zone", s.privateZones, "a `DOMAIN` whose names may have private addresses under a wildcard")
+	flags.StringSliceVar(&s.never, "never", s.never, "a `NETWORK` that is not dialled whatever the policy says, as in 192.0.2.0/24")
 	flags.BoolVar(&s.wildcardPrivate, "wildcard-private", s.wildcardPrivate, "let names under any wildcard have private addresses")
 	flags.BoolVar(&s.resolveForAddressRules, "resolve-for-address-rules", s.resolveForAddressRules, "look up names that an allowlist does not list, for the sake of its addresses")
 	flags.BoolVar(&s.floor, "floor", s.floor, "refuse loopback, link-local, metadata and such addresses unless a target names them")
 }
 
-func (s *switches) matcher() matcher.Options {
-	return matcher.Options{
+func (s *switches) matcher() (matcher.Options, error) {
+	o := matcher.Options{
 		PrivateZones: s.privateZones, WildcardPrivate: s.wildcardPrivate,
 		ResolveForAddressRules: s.resolveForAddressRules, NoFloor: !s.floor,
 	}
+	for _, text := range s.never {
+		n, err := netip.ParsePrefix(text)
+		if err != nil {
+			return o, fmt.Errorf("--never %q: write a network, as in 192.0.2.0/24, or 192.0.2.1/32 for one address", text)
+		}
+		o.Never = append(o.Never, n.Masked())
+	}
+	return o, nil
 }
 
 // defaults are those of the command line.

@@ -131,6 +131,10 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 		// Policies of addresses need none, and neither does refusing.
 		log.Warn("no DNS server, so no name can be looked up: give --upstream", "error", err)
 	}
+	judging, err := d.matcher()
+	if err != nil {
+		return err
+	}
 	var file *source // nil under a controller
 	if d.path != "" {
 		if file, err = openSource(ctx, log, d.path, d.decode); err != nil {
@@ -147,7 +151,7 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 		changed = (&resolvConf{path: resolvConfPath, log: log}).changed
 	}
 	server, err := proxy.New(proxy.Config{
-		Upstreams: upstreams, UpstreamsChanged: changed, Matcher: d.matcher(), Audit: records, Logger: log, Registry: registry,
+		Upstreams: upstreams, UpstreamsChanged: changed, Matcher: judging, Audit: records, Logger: log, Registry: registry,
 		Personality: d.personality, LargeHeadStatus: d.largeHead, Version: readBuild().Version,
 	})
 	if err != nil {

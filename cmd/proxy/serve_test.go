@@ -264,6 +264,18 @@ func get(t *testing.T, url string, status int) string {
 	return string(text)
 }
 
+// What is never to be dialled is not, though the policy names it.
+func TestNever(t *testing.T) {
+	origin, file := echo(t).String(), filepath.Join(t.TempDir(), "policy.json")
+	write(t, file, allow(origin))
+	p := launch(t, []string{"sluice-proxy", "--policy", file, "--listen", "127.0.0.1:0", "--audit", "none", "--upstream", "127.0.0.1:9",
+		"--never", "127.0.0.0/8"})
+	refused := connect(t, p.listen, origin, "").want(403)
+	if text, err := io.ReadAll(refused.answer.Body); err != nil || !strings.Contains(string(text), "own-address") {
+		t.Errorf("%s, %v: want the reason own-address", text, err)
+	}
+}
+
 // freeAddress is one on which nobody listened a moment ago.
 func freeAddress(t *testing.T) string {
 	t.Helper()

@@ -176,15 +176,27 @@ func (o *Options) ensureImage(ctx context.Context, r *recipe) error {
 	return images.Load(ctx, o.Docker, img)
 }
 
+// never are what a sidecar does not dial whatever a policy says, besides what it is told with each session: itself, and
+// the host on its bridge.
+func (n Network) never() (flags []string) {
+	for _, p := range []string{"0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128"} {
+		flags = append(flags, "--never="+p)
+	}
+	for _, p := range n.Subnets {
+		flags = append(flags, "--never="+p.Masked().String())
+	}
+	return flags
+}
+
 // createContainer makes and starts sidecar number n and returns its id.
-func (o *Options) createContainer(ctx context.Context, r *recipe, n int, dir string) (string, error) {
+func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n int, dir string) (string, error) {
 	created, err := o.Docker.ContainerCreate(ctx, &container.Config{
-		Image: r.image, Cmd: r.command, User: fmt.Sprintf("%d:%d", sidecarUID, sidecarGID),
+		Image: r.image, Cmd: append(slices.Clone(r.command), on.never()...), User: fmt.Sprintf("%d:%d", sidecarUID, sidecarGID),
 		Labels: map[string]string{
 			LabelInternal: "proxy", labelDir: o.Dir, labelNumber: strconv.Itoa(n), labelRecipe: r.digest,
 		},
 	}, &container.HostConfig{
-		NetworkMode:    container.NetworkMode(NetworkName(o.Dir)),
+		NetworkMode:    container.NetworkMode(on.Name),
 		Mounts:         []mount.Mount{{Type: mount.TypeBind, Source: dir, Target: mountPoint, ReadOnly: true}},
 		ReadonlyRootfs: true,
 		CapDrop:        []string{"ALL"},

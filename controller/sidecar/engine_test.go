@@ -203,7 +203,10 @@ func (e *fakeEngine) ContainerStart(_ context.Context, id string, _ container.St
 		if arg == c.host.Mounts[0].Target {
 			arg = c.host.Mounts[0].Source
 		}
-		args = append(args, arg)
+		// The tests' origins are on the loopback that here is the sidecar's too.
+		if !strings.HasPrefix(arg, "--never=") {
+			args = append(args, arg)
+		}
 	}
 	c.log = e.tempFile("log")
 	c.cmd = exec.Command(binary.Name(), args...)

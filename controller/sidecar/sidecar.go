@@ -260,7 +260,8 @@ func (s *Sidecar) start(ctx context.Context, r *recipe) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timing.Start)
 	defer cancel()
-	if _, err := s.prepare(ctx); err != nil {
+	on, err := s.prepare(ctx)
+	if err != nil {
 		return err
 	}
 	if err := s.o.ensureImage(ctx, r); err != nil {
@@ -272,7 +273,7 @@ func (s *Sidecar) start(ctx context.Context, r *recipe) error {
 	if err != nil {
 		return err
 	}
-	id, err := s.o.createContainer(ctx, r, n, i.dir())
+	id, err := s.o.createContainer(ctx, r, on, n, i.dir())
 	if err != nil {
 		i.listeners.Close()
 		return err

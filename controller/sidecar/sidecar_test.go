@@ -407,7 +407,7 @@ func TestConfinement(t *testing.T) {
 		if one.config.User != "65532:65532" || !h.ReadonlyRootfs || h.Privileged || strings.Join(h.CapDrop, " ") != "ALL" || len(h.CapAdd) != 0 ||
 			strings.Join(h.SecurityOpt, " ") != "no-new-privileges" || h.RestartPolicy.Name != "no" || *h.PidsLimit != 256 || h.Memory != 1<<30 ||
 			len(h.Mounts) != 1 || !h.Mounts[0].ReadOnly || h.Mounts[0].Source != filepath.Join(w.options.Dir, "1") ||
-			string(h.NetworkMode) != NetworkName(w.options.Dir) || len(h.PortBindings) != 0 {
+			string(h.NetworkMode) != NetworkName(w.options.Dir) || !strings.Contains(strings.Join(one.config.Cmd, " "), "--never=127.0.0.0/8 --never=::/128 --never=::1/128 --never=172.31.9.0/24") || len(h.PortBindings) != 0 {
 			t.Errorf("container %+v, host %+v", one.config, h)
 		}
 	}
