@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sluice/control"
@@ -143,11 +142,8 @@ func (c *Controller) establish(ctx context.Context, m *member) (proxied control.
 	if proxied, err = c.tellSidecar(ctx, m, plan); err != nil {
 		return proxied, false, err
 	}
-	// The outer layer first: where a step fails, what is inside was not opened yet.
-	for _, l := range slices.Backward(m.layers()) {
-		if err := l.Install(plan, m.record.Phase); err != nil {
-			return proxied, true, err
-		}
+	if err := m.layers(func(l Layer) error { return l.Install(plan, m.record.Phase) }); err != nil {
+		return proxied, true, err
 	}
 	m.plan, m.restage = plan, false
 	if err := c.settle(ctx, m); err != nil {
@@ -242,13 +238,11 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 	defer m.leave()
 	ctx = context.WithoutCancel(ctx)
 	if m.net != nil {
-		for _, l := range slices.Backward(m.layers()) {
-			if err := l.Remove(); err != nil {
-				m.plan = nil // whatever is left, a switch brings it back
-				m.record.State, m.record.Problem = api.Quarantined, "detaching failed half-way: "+err.Error()
-				m.publish()
-				return fmt.Errorf("detach container %s: %w: try again", m.record.Name, err)
-			}
+		if err := m.layers(Layer.Remove); err != nil {
+			m.plan = nil // whatever is left, a switch brings it back
+			m.record.State, m.record.Problem = api.Quarantined, "detaching failed half-way: "+err.Error()
+			m.publish()
+			return fmt.Errorf("detach container %s: %w: try again", m.record.Name, err)
 		}
 	}
 	if err := c.drop(ctx, m); err != nil {

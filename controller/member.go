@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -65,8 +66,17 @@ func (m *member) session() string {
 	return m.record.ID + "." + strings.ReplaceAll(m.record.Namespace, ":", "-")
 }
 
-// layers are those in the kernel, the inner one first.
-func (m *member) layers() []Layer { return []Layer{m.net.Gate(), m.net.Guard()} }
+// layers calls do for the layers in the kernel, all at once, for none of them needs another.
+func (m *member) layers(do func(Layer) error) error {
+	both := [...]Layer{m.net.Gate(), m.net.Guard()}
+	errs := make([]error, len(both))
+	var tasks sync.WaitGroup
+	for i, l := range both {
+		tasks.Go(func() { errs[i] = do(l) })
+	}
+	tasks.Wait()
+	return errors.Join(errs...)
+}
 
 // letGo closes what this process holds open of the container's network.
 func (m *member) letGo() error {

@@ -92,10 +92,8 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	const doing = "switching"
 	if plan != m.plan || m.restage {
 		m.restage = true // until it is in force, the layers hold two
-		for _, l := range m.layers() {
-			if err := l.Stage(plan); err != nil {
-				return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.record.Name, err)
-			}
+		if err := m.layers(func(l Layer) error { return l.Stage(plan) }); err != nil {
+			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.record.Name, err)
 		}
 	}
 	if err := c.store.save(&next); err != nil {
@@ -103,10 +101,8 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	}
 	changed := plan != m.plan
 	m.record = next
-	for _, l := range m.layers() {
-		if err := l.Both(next.Phase); err != nil {
-			return api.Receipt{}, c.quarantine(ctx, m, doing, err)
-		}
+	if err := m.layers(func(l Layer) error { return l.Both(next.Phase) }); err != nil {
+		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
 	spec := control.SessionSpec{Generation: next.Generation, Phase: next.Phase.String()}
 	if changed {
@@ -116,10 +112,8 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
-	for _, l := range m.layers() {
-		if err := l.Switch(next.Phase); err != nil {
-			return api.Receipt{}, c.quarantine(ctx, m, doing, err)
-		}
+	if err := m.layers(func(l Layer) error { return l.Switch(next.Phase) }); err != nil {
+		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
 	m.plan, m.restage = plan, false
 	return c.finish(ctx, m, doing, proxied, began)
@@ -229,9 +223,5 @@ func (c *Controller) refuseAll(m *member) error {
 	if m.net == nil {
 		return errors.New("its network namespace is not open")
 	}
-	var errs []error
-	for _, l := range m.layers() {
-		errs = append(errs, l.Quarantine(&m.container))
-	}
-	return errors.Join(errs...)
+	return m.layers(func(l Layer) error { return l.Quarantine(&m.container) })
 }

@@ -24,7 +24,7 @@ const id2 = "2222222222222222222222222222222222222222222222222222222222222222"
 var errFake = errors.New("the kernel says no")
 
 var (
-	attachSteps = []string{"open", "listen", "sidecar apply", "sidecar hand", "guard install", "gate install", "sidecar settle", "cut"}
+	attachSteps = []string{"open", "listen", "sidecar apply", "sidecar hand", "gate install", "guard install", "sidecar settle", "cut"}
 	switchSteps = []string{"gate both", "guard both", "sidecar apply", "gate switch", "guard switch", "cut"}
 	setSteps    = append([]string{"gate stage", "guard stage"}, switchSteps...)
 )
@@ -79,7 +79,7 @@ func TestAttachSwitchSetDetach(t *testing.T) {
 	if err := c.Detach(t.Context(), "web"); err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "steps of detach", w.steps(), []string{"guard remove", "gate remove", "sidecar delete"})
+	compare(t, "steps of detach", w.steps(), []string{"gate remove", "guard remove", "sidecar delete"})
 	if n := w.net(id1); n.open != 0 || w.session(id1) != nil {
 		t.Errorf("%d descriptors of the namespace and the session %v are left", n.open, w.session(id1))
 	}

@@ -38,7 +38,7 @@ func TestRecover(t *testing.T) {
 
 	c, _ = w.control(t, dir)
 	// Nothing is cut, and redirects lead to new listeners.
-	compare(t, "steps", w.steps(), []string{"open", "listen", "sidecar apply", "sidecar hand", "guard install", "gate install", "sidecar settle"})
+	compare(t, "steps", w.steps(), []string{"open", "listen", "sidecar apply", "sidecar hand", "gate install", "guard install", "sidecar settle"})
 	if s := w.session(id1); s.sockets == before || s.hands != 2 || s.spec.Generation != 7 {
 		t.Errorf("session %+v", s)
 	}
@@ -448,5 +448,29 @@ func TestDetachFails(t *testing.T) {
 	compare(t, "guard", w.net(id1).guard.holds(), "run=no-network")
 	if err := c.Detach(t.Context(), "web"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestClear(t *testing.T) {
+	w := newWorld()
+	dir := t.TempDir()
+	c, stop := w.control(t, dir)
+	w.attached(t, c, "web", id1)
+	w.attached(t, c, "gone", id2)
+	stop()
+	w.remove(id2)
+	c, err := New(Config{Engine: fakeEngine{w}, Host: fakeHost{w}, Sidecar: fakeSidecar{w}, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := w.net(id1)
+	if n.gate.holds() != "open" || n.guard.holds() != "open" || n.open != 0 {
+		t.Errorf("left: gate %s, guard %s, %d descriptors", n.gate.holds(), n.guard.holds(), n.open)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, error %v", left, err)
 	}
 }

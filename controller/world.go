@@ -96,7 +96,7 @@ type Host interface {
 	// Facts are true for all containers until a network is made or removed.
 	Facts(ctx context.Context) (Facts, error)
 	// Open opens a container's namespace. When it is open, check is called, which asks the engine whether it is still
-	// the same run of the same container; its error closes the namespace and is returned.
+	// the same run of the same container; its error closes the namespace and is returned. It may be nil.
 	Open(c *Container, check func() error) (Net, error)
 	// NetworksChanged says that a network was made or removed.
 	NetworksChanged()

@@ -24,6 +24,7 @@ type settings struct {
 	upstreams    []string
 	privateZones []string
 	floor        bool
+	clear        bool
 	allowIPv6    string
 }
 
@@ -49,6 +50,7 @@ directory of the socket has its state. Root may use the socket, and the group "s
 	flags.StringSliceVar(&s.privateZones, "private-zone", nil, "let names under `DOMAIN` have private addresses in wildcards")
 	flags.BoolVar(&s.floor, "floor", true, "refuse loopback, link-local and metadata addresses unless a target names them")
 	flags.StringVar(&s.allowIPv6, "proxy-subnet6", "", "give the proxy IPv6, with addresses of `PREFIX`")
+	flags.BoolVar(&s.clear, "clear", false, "do not serve: take all policies away, remove the proxy, and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.socket = g.socket
 		if !filepath.IsAbs(s.socket) {

@@ -84,13 +84,14 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	for _, z := range s.privateZones {
 		flags = append(flags, "--private-zone="+z)
 	}
-	proxy, err := sidecar.New(sidecar.Options{
+	options := sidecar.Options{
 		Docker: docker, Binary: s.proxy, Dir: filepath.Join(dir, "proxy"), Logger: log, Flags: flags, Upstreams: upstreams,
 		Metrics: proxyMetrics, Limits: sidecar.Limits{Files: maxFiles()}, Subnet6: subnet6, Explicit: []netip.AddrPort{controller.ExplicitProxy},
 		Prepare: func(_ context.Context, n sidecar.Network) error {
 			return host.CloseToSidecar(n.Bridge, addressesOf(upstreams))
 		},
-	})
+	}
+	proxy, err := sidecar.New(options)
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	defer func() { err = errors.Join(err, kernel.Close()) }()
 	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}}
 	c, err := controller.New(controller.Config{
-		Engine: containers, Host: kernel, Sidecar: &olderSidecar{Sidecar: proxy, log: log}, Dir: filepath.Join(dir, "state"),
+		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),
 		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Logger: log, Version: readBuild().Version,
 	})
 	if err != nil {
@@ -109,6 +110,9 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	}
 	containers.Attached = c.Attached
 	defer func() { err = errors.Join(err, c.Close()) }()
+	if s.clear {
+		return errors.Join(c.Clear(ctx), kernel.Clear(sidecar.BridgeName(options.Dir)), sidecar.Remove(ctx, options))
+	}
 
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return proxy.Run(ctx) })

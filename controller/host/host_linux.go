@@ -67,6 +67,11 @@ func (h *Host) Run(ctx context.Context) error {
 // Close lets go of the host. All rules stay.
 func (h *Host) Close() error { return h.guard.Close() }
 
+// Clear removes all rules from the host, those that close it to the sidecars' bridge too. Nothing is refused any more.
+func (h *Host) Clear(bridge string) error {
+	return errors.Join(h.guard.Clear(), openToSidecar(bridge))
+}
+
 // Facts implements [controller.Host].
 func (h *Host) Facts(ctx context.Context) (controller.Facts, error) { return h.facts.get(ctx) }
 

@@ -27,6 +27,18 @@ func CloseToSidecar(bridge string, servers []netip.Addr) error {
 	return nil
 }
 
+// openToSidecar takes that back.
+func openToSidecar(bridge string) error {
+	c, err := nft.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b := new(nft.Batch)
+	b.DeleteTable(sidecarTable(bridge, nil).ID)
+	return c.Send(b)
+}
+
 // sidecarPriority is before that of other rules for input, which are at 0.
 const sidecarPriority = -10
 

@@ -1,0 +1,45 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sluice/control"
+)
+
+// Clear takes the policies of all members away and forgets them, without a sidecar: whose sessions end with it. It is
+// called in place of [Controller.Run].
+func (c *Controller) Clear(ctx context.Context) error {
+	var errs []error
+	for _, m := range c.all() {
+		if err := c.clear(ctx, m); err != nil {
+			errs = append(errs, fmt.Errorf("container %s: %w", m.record.Name, err))
+		}
+	}
+	for id := range c.broken {
+		errs = append(errs, c.store.remove(id))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Controller) clear(ctx context.Context, m *member) error {
+	if err := m.take(ctx); err != nil {
+		return err
+	}
+	defer m.leave()
+	container, err := c.config.Engine.Inspect(ctx, m.record.ID)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		return err
+	}
+	if err == nil && container.Running && container.Started == m.record.Started && container.Sandbox == m.record.Sandbox {
+		m.container = container
+		if m.net, err = c.config.Host.Open(&container, nil); err != nil {
+			return err
+		}
+		if err := m.layers(Layer.Remove); err != nil {
+			return errors.Join(err, m.letGo())
+		}
+	}
+	return errors.Join(m.letGo(), c.forget(m))
+}
