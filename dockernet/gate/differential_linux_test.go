@@ -99,6 +99,16 @@ func (j *judged) names53(a netip.Addr) bool {
 	return false
 }
 
+// names reports whether a target is this very address, with the port or every port.
+func (j *judged) names(a netip.Addr, port uint16) bool {
+	for _, t := range j.target {
+		if (t.Port == 0 || t.Port == port) && t.Prefix.IsSingleIP() && t.Prefix.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
 func (j *judged) plane(protocol string, a netip.Addr, port uint16) string {
 	if j.rules.Mode() == policy.NoNetwork && (port != 53 || protocol == "ping") {
 		return "refused"
@@ -111,7 +121,7 @@ func (j *judged) plane(protocol string, a netip.Addr, port uint16) string {
 	if protocol == "tcp" && !j.spec.local(familyOf(a)).contains(a) && port != 53 {
 		byProxy := j.spec.hasNames()
 		switch {
-		case j.rules.Mode() == policy.Allowlist && !(allowed && j.spec.straightTCP()):
+		case j.rules.Mode() == policy.Allowlist && !(allowed && j.spec.straightTCP() && (!embeds(a) || j.names(a, port))):
 			return "proxy"
 		case j.rules.Mode() == policy.Denylist && d.Reason == matcher.AddressRule && !hiddenDenial(j, a, port):
 			return "refused"

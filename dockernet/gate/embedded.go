@@ -28,6 +28,9 @@ var forms = []form{
 	{name: "ISATAP", value: v6("::5efe:0:0"), mask: isatapMask, offset: 12},                                            // RFC 5214 §6.1
 }
 
+// translators is how many of the forms are translated.
+const translators = 3
+
 // unreadable are addresses under 64:ff9b:1::/48 (RFC 8215) that a translator with a prefix shorter than /96 may read
 // in several ways. The matcher judges every reading; rules cannot take those addresses apart, so the direct plane
 // refuses them. They are what form has value and mask for, without being of the form "local NAT64".
@@ -50,21 +53,9 @@ func both(a, b [16]byte) [16]byte {
 	return a
 }
 
-// wrappers are the prefixes of all forms but the last, whose mark is not in front.
-func wrappers() spans {
-	list := []netip.Prefix{unreadable}
-	for _, f := range forms[:len(forms)-1] {
-		bits := 0
-		for _, m := range f.mask[:12] {
-			if m != 0xff {
-				break
-			}
-			bits += 8
-		}
-		list = append(list, netip.PrefixFrom(netip.AddrFrom16(f.value), bits))
-	}
-	return spansOf(list)
-}
+// wrappers are prefixes with all addresses that hide an IPv4 one, but those of ISATAP, whose mark is not in front, and
+// with few others.
+var wrappers = []netip.Prefix{netip.MustParsePrefix("::/8"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("2002::/16")}
 
 // matches reports whether the address is of the form.
 func (f *form) matches(a netip.Addr) bool {

@@ -127,7 +127,7 @@ func (c *compiler) part(p part) error {
 		}
 	case in:
 		c.key(p.fields)
-		c.lookup(p.set, p.not)
+		c.lookup(p.set)
 	case hidden:
 		return c.hidden(p)
 	case isISATAP:
@@ -289,8 +289,8 @@ func next(bytes int) uint32 {
 	return afterAddress
 }
 
-func (c *compiler) lookup(set string, not bool) {
-	c.add(&expr.Lookup{SourceRegister: register, SetName: set, Invert: not})
+func (c *compiler) lookup(set string) {
+	c.add(&expr.Lookup{SourceRegister: register, SetName: set})
 }
 
 func (c *compiler) hidden(h hidden) error {
@@ -299,7 +299,20 @@ func (c *compiler) hidden(h hidden) error {
 		c.need(l4proto, places[*h.port].protocol, &c.proto)
 	}
 	c.isOf(h.form)
-	c.add(networkHeader(24+uint32(h.form.offset), 4)(register))
+	load := networkHeader(24+uint32(h.form.offset), 4)
+	if h.set == "" {
+		p := h.prefix
+		if h.form.flipped {
+			a := p.Addr().As4()
+			for i := range a {
+				a[i] = ^a[i]
+			}
+			p = netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).Masked()
+		}
+		c.prefix(load, p)
+		return nil
+	}
+	c.add(load(register))
 	if h.form.flipped {
 		all := []byte{0xff, 0xff, 0xff, 0xff}
 		c.add(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4, Mask: all, Xor: all})
@@ -307,7 +320,7 @@ func (c *compiler) hidden(h hidden) error {
 	if h.port != nil {
 		c.load(*h.port, afterAddress)
 	}
-	c.lookup(h.set, false)
+	c.lookup(h.set)
 	return nil
 }
 

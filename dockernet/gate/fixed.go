@@ -66,10 +66,12 @@ func shape(s *Spec) []rule {
 	return append(rules, rule{refuse})
 }
 
-// resets accepts TCP segments that are no longer than their headers. TCP headers have 5 to 15 words of 4 bytes.
+// resets accepts TCP segments that are no longer than their headers. Those have 5 words of 4 bytes and the options that
+// the kernel sends with a reset: none, a time stamp, or a time stamp and one block of a selective acknowledgement
+// (RFC 7323 §3.2, RFC 2018 §3).
 func resets(s *Spec) []rule {
 	var rules []rule
-	for words := number(5); words <= 15; words++ {
+	for _, words := range []number{5, 8, 11} {
 		rules = append(rules, rule{is(nfproto, word("ipv4")), is(tcpOffset, words), is(length, 20+4*words), accept})
 		if s.serves(ipv6) {
 			rules = append(rules, rule{is(nfproto, word("ipv6")), is(tcpOffset, words), is(length, 40+4*words), accept})

@@ -242,14 +242,14 @@ func (l *lab) probe(t testing.TB, protocol, to string) string {
 		case "ping":
 			answer = ping(netip.MustParseAddr(to))
 		default:
-			answer = ask(protocol, to)
+			answer = request(protocol, to)
 		}
 		return nil
 	})
 	return answer
 }
 
-func ask(network, to string) string {
+func request(network, to string) string {
 	c, err := net.DialTimeout(network, to, patience)
 	if err != nil {
 		return outcome(err)

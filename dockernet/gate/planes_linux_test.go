@@ -80,7 +80,7 @@ var planeTable = []struct {
 	{"udp", "hidden_floor", "80", rows("-", "-", "-", "-", "-", "-", "-", "-", "-")},
 	{"udp", "teredo_floor", "80", rows("-", "-", "-", "-", "-", "-", "-", "-", "-")},
 	{"udp", "isatap_floor", "80", rows("-", "-", "-", "-", "-", "-", "-", "-", "-")},
-	{"tcp", "translated", "80", rows("direct", "proxy", "proxy", "-", "direct", "proxy", "proxy", "-", "proxy")},
+	{"tcp", "translated", "80", rows("direct", "proxy", "proxy", "-", "proxy", "proxy", "proxy", "-", "proxy")},
 	{"udp", "translated", "80", rows("direct", "direct", "-", "-", "direct", "direct", "-", "-", "-")},
 	{"udp", "tunnelled", "80", rows("direct", "direct", "-", "-", "-", "-", "-", "-", "-")},
 	{"udp", "engine", "53", rows("dns", "dns", "dns", "dns", "dns", "dns", "dns", "dns", "dns")},

@@ -50,6 +50,26 @@ func (s span) String() string {
 	return s.first.String() + "-" + s.last.String()
 }
 
+// prefixes returns the prefixes that make up the span, in order.
+func (s span) prefixes() []netip.Prefix {
+	var list []netip.Prefix
+	for at := s.first; ; {
+		bits := at.BitLen()
+		for bits > 0 {
+			p := netip.PrefixFrom(at, bits-1)
+			if p.Masked() != p || spanOf(p).last.Compare(s.last) > 0 {
+				break
+			}
+			bits--
+		}
+		p := netip.PrefixFrom(at, bits)
+		list = append(list, p)
+		if at = spanOf(p).last.Next(); !at.IsValid() || at.Compare(s.last) > 0 {
+			return list
+		}
+	}
+}
+
 // merged returns the same addresses in order, as few spans as possible.
 func (s spans) merged() spans {
 	s = slices.SortedFunc(slices.Values(s), func(a, b span) int {

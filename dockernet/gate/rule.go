@@ -233,7 +233,6 @@ func (a above) String() string { return fmt.Sprintf("%v > %v", a.field, a.value)
 type in struct {
 	fields []field
 	set    string
-	not    bool
 }
 
 func (i in) String() string {
@@ -241,23 +240,23 @@ func (i in) String() string {
 	for n, f := range i.fields {
 		parts[n] = f.String()
 	}
-	op := ""
-	if i.not {
-		op = "!= "
-	}
-	return strings.Join(parts, " . ") + " " + op + "@" + i.set
+	return strings.Join(parts, " . ") + " @" + i.set
 }
 
-// hidden looks the IPv4 address that an IPv6 one hides up in a set, with a port if port is not nil. nft has no words
-// for it.
+// hidden compares the IPv4 address that an IPv6 one hides with a prefix, or looks it up in a set, with a port if port
+// is not nil. nft has no words for it.
 type hidden struct {
-	form *form
-	port *field
-	set  string
+	form   *form
+	prefix netip.Prefix
+	port   *field
+	set    string
 }
 
 func (h hidden) String() string {
 	key := fmt.Sprintf("%s in ip6 daddr", h.form.name)
+	if h.set == "" {
+		return key + " " + network(h.prefix).String()
+	}
 	if h.port != nil {
 		key += " . " + h.port.String()
 	}

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"net/netip"
-	"slices"
 
 	"sluice/matcher"
 )
@@ -24,12 +23,11 @@ func familyOf(a netip.Addr) family {
 	return ipv6
 }
 
-// targets are the addresses of one family that a phase names, as they go into sets.
+// targets are the addresses of one family that a phase names.
 type targets struct {
-	any   spans            // on every port
-	ports map[uint16]spans // on one port, without those in any
+	ports map[uint16]spans // by port; 0 is every port, and what is there is not at a single one
 	dns   spans            // the very addresses that are named with port 53
-	exact map[uint16]spans // the very addresses, by port, that hide an IPv4 one, see form; 0 is every port
+	exact map[uint16]spans // the very addresses that hide an IPv4 one, see form, by port
 }
 
 // add takes one target. floor is cut out of networks; a target that is one address names it, which lifts the floor.
@@ -45,17 +43,13 @@ func (t *targets) add(p netip.Prefix, port uint16, floor spans) {
 		t.exact[port] = append(t.exact[port], s...)
 		return
 	}
-	switch port {
-	case 0:
-		t.any = append(t.any, s...)
-	case dnsPort: // goes to the DNS filter
-	default:
+	if port != dnsPort { // which goes to the DNS filter
 		t.ports[port] = append(t.ports[port], s...)
 	}
 }
 
-// finish brings all into the form that sets need, without the addresses that are in never and, if within is not nil,
-// those that are not in within.
+// finish brings all into order, without the addresses that are in never and, if within is not nil, those that are not
+// in within.
 func (t *targets) finish(never, within spans) {
 	clean := func(s spans) spans {
 		s = s.merged().without(never)
@@ -64,24 +58,15 @@ func (t *targets) finish(never, within spans) {
 		}
 		return s
 	}
-	t.any, t.dns = clean(t.any), clean(t.dns)
-	for port, s := range t.ports {
-		put(t.ports, port, clean(s).without(t.any))
-	}
-	every := clean(t.exact[0])
-	for port, s := range t.exact {
-		if port != 0 {
-			put(t.exact, port, clean(s).without(every))
+	t.dns = clean(t.dns)
+	for _, ports := range []map[uint16]spans{t.ports, t.exact} {
+		every := clean(ports[0])
+		for port, s := range ports {
+			ports[port] = clean(s)
+			if port != 0 {
+				ports[port] = ports[port].without(every)
+			}
 		}
-	}
-	put(t.exact, 0, every)
-}
-
-func put(ports map[uint16]spans, port uint16, s spans) {
-	if len(s) == 0 {
-		delete(ports, port)
-	} else {
-		ports[port] = s
 	}
 }
 
@@ -101,15 +86,12 @@ func (p *Phase) each(f family, do func(netip.Prefix, uint16)) {
 	}
 }
 
-// allowed are the targets of an allowlist that are on the direct plane.
-func (s *Spec) allowed(p *Phase, f family) *targets {
+// allowed are the targets of an allowlist that are on the direct plane. within, if not nil, are the addresses that can
+// be reached there.
+func (s *Spec) allowed(p *Phase, f family, within spans) *targets {
 	t := newTargets()
 	floor := s.floor(f)
 	p.each(f, func(prefix netip.Prefix, port uint16) { t.add(prefix, port, floor) })
-	var within spans
-	if s.Internal {
-		within = s.near(f)
-	}
 	t.finish(never(f), within)
 	return t
 }
@@ -118,11 +100,7 @@ func (s *Spec) allowed(p *Phase, f family) *targets {
 func (s *Spec) denied(p *Phase, f family) *targets {
 	t := newTargets()
 	p.each(f, func(prefix netip.Prefix, port uint16) {
-		switch port {
-		case 0:
-			t.any = append(t.any, spanOf(prefix))
-		case dnsPort: // goes to the DNS filter
-		default:
+		if port != dnsPort { // which goes to the DNS filter
 			t.ports[port] = append(t.ports[port], spanOf(prefix))
 		}
 	})
@@ -201,6 +179,5 @@ func addresses(list []netip.Addr, f family) spans {
 			all = append(all, span{a, a})
 		}
 	}
-	slices.SortFunc(all, func(a, b span) int { return a.first.Compare(b.first) })
-	return slices.Compact(all)
+	return each(all)
 }
