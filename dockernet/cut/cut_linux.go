@@ -252,3 +252,26 @@ func (c *cutter) sweep() error {
 	c.report.Swept = true
 	return errors.Join(err1, err2)
 }
+
+// Check finds out whether the kernel does what this package asks of it, in the namespace of the calling thread, where
+// it changes nothing.
+func Check() error {
+	diag, err := dial(unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return err
+	}
+	defer diag.close()
+	// What nobody has is not found, unless it is not looked for.
+	nothing := socket{protocol: unix.IPPROTO_TCP, family: unix.AF_INET}
+	if _, err := diag.destroy([]socket{nothing}); err != nil {
+		return err
+	}
+	inside, err := dial(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer inside.close()
+	loopback := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 1)
+	_, err = inside.entries([]socket{{protocol: unix.IPPROTO_TCP, flow: flow{loopback, loopback}}})
+	return err
+}

@@ -426,3 +426,7 @@ func TestCutWithoutPredicate(t *testing.T) {
 		t.Error("no error, although nothing says what is refused")
 	}
 }
+
+func TestCheck(t *testing.T) {
+	netnstest.New(t).Run(t, Check)
+}

@@ -10,3 +10,4 @@ import (
 
 func Cut(*netns.Namespace, Spec) (Report, error)   { return Report{}, errors.ErrUnsupported }
 func Sweep(*netns.Namespace, Spec) (Report, error) { return Report{}, errors.ErrUnsupported }
+func Check() error                                 { return errors.ErrUnsupported }

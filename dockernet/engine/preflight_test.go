@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestInfoProblems(t *testing.T) {
+	stub := []netip.Addr{netip.MustParseAddr("127.0.0.53")}
+	for _, tt := range []struct {
+		name   string
+		change func(*Info)
+		want   []string // parts of the lines, in order
+	}{
+		{"newest", nil, nil},
+		{"podman", func(i *Info) { i.Product = "Podman Engine" }, []string{"use Docker's engine"}},
+		{"too_old", func(i *Info) { i.Version, i.APIVersion = "19.03.15", "1.40" }, []string{"upgrade it to 20.10", "CVE-2024-29018"}},
+		{"elsewhere", func(i *Info) { i.Kernel, i.System = "6.6.0-linuxkit", "Docker Desktop" }, []string{"Docker Desktop"}},
+		{"rootless", func(i *Info) { i.Rootless = true }, []string{"runs as root"}},
+		{"unconfined", func(i *Info) { i.Unconfined = true }, []string{"seccomp-profile"}},
+		{"runtime", func(i *Info) { i.DefaultRuntime, i.Runtimes = "gvisor", map[string]string{"gvisor": "runsc"} }, []string{"--runtime runc"}},
+		// Case I-01: 23.0.11, 25.0.5 and 26.0 keep names inside.
+		{"leak_20", func(i *Info) { i.Version, i.APIVersion = "20.10.24+dfsg1", "1.41" }, []string{"and one is: upgrade it to 23.0.11"}},
+		{"leak_23", func(i *Info) { i.Version, i.APIVersion = "23.0.10", "1.42" }, []string{"--dns"}},
+		{"fixed_23", func(i *Info) { i.Version, i.APIVersion = "23.0.11", "1.42" }, nil},
+		{"leak_24", func(i *Info) { i.Version, i.APIVersion = "24.0.9", "1.43" }, []string{"--dns"}},
+		{"leak_25", func(i *Info) { i.Version, i.APIVersion = "25.0.4", "1.44" }, []string{"--dns"}},
+		{"fixed_25", func(i *Info) { i.Version, i.APIVersion = "25.0.5", "1.44" }, nil},
+		{"fixed_26", func(i *Info) { i.Version, i.APIVersion = "26.0.0-rc1", "1.45" }, nil},
+		{"built_from_source", func(i *Info) { i.Version, i.APIVersion = "dev", "1.56" }, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			i := Info{Version: "28.5.2", APIVersion: "1.51", Product: "Docker", Kernel: "6.1.0", DefaultRuntime: "runc",
+				Runtimes: map[string]string{"runc": "runc"}}
+			if tt.change != nil {
+				tt.change(&i)
+			}
+			list := i.problems("6.1.0", stub)
+			if len(list) != len(tt.want) {
+				t.Fatalf("got %v, want %d", list, len(tt.want))
+			}
+			for n, p := range list {
+				if p.Check == "" || p.What == "" || p.Repair == "" || !strings.Contains(p.String(), tt.want[n]) {
+					t.Errorf("got %q, want %q in it", p, tt.want[n])
+				}
+			}
+		})
+	}
+}
+
+func TestPreflightWithoutAnEngine(t *testing.T) {
+	f, c := newFake(t)
+	f.stop()
+	list := c.check(t.Context())
+	if len(list) != 1 || !strings.Contains(list[0].Repair, "DOCKER_HOST") {
+		t.Errorf("got %v", list)
+	}
+}
+
+func TestPreflightOfAnOldEngine(t *testing.T) {
+	f, c := newFake(t)
+	f.info.SecurityOptions = []string{"name=rootless"}
+	var checks []string
+	for _, p := range c.check(t.Context()) {
+		checks = append(checks, p.Check)
+	}
+	if want := []string{"engine", "engine", "dns"}; !slices.Equal(checks, want) { // rootless, no seccomp, I-01
+		t.Errorf("got problems with %v, want %v", checks, want)
+	}
+}
+
+func TestKernelProblem(t *testing.T) {
+	for release, want := range map[string]bool{
+		"4.19.0-26-amd64": true, "5.4.0": true, "5.9.16": true, "5.10.0-28-amd64": false, "5.15.90.1-microsoft-standard-WSL2": false,
+		"6.18.44": false, "10.0": false, "": true, "unknown": true,
+	} {
+		if p, got := kernelProblem(release); got != want {
+			t.Errorf("%q: %v, want a problem: %v", release, p, want)
+		}
+	}
+}
+
+func TestConntrackProblem(t *testing.T) {
+	for _, tt := range []struct {
+		count, most int
+		want        bool
+	}{{0, 256, false}, {204, 256, false}, {205, 256, true}, {256, 256, true}, {1000, 0, false}} {
+		p, got := conntrackProblem(tt.count, tt.most)
+		if got != tt.want || got && (!p.Warning || !strings.Contains(p.Repair, "nf_conntrack_max")) {
+			t.Errorf("%d of %d: %v, want a problem: %v", tt.count, tt.most, p, tt.want)
+		}
+	}
+}
+
+func TestHostServers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	if list, err := hostServers(file); err != nil || list != nil {
+		t.Errorf("no file: %v, %v", list, err)
+	}
+	if err := os.WriteFile(file, []byte("# by hand\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver ::1\nnameserver x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("fe80::1%eth0"), netip.IPv6Loopback()}
+	if list, err := hostServers(file); err != nil || !slices.Equal(list, want) {
+		t.Errorf("got %v, %v, want %v", list, err, want)
+	}
+}

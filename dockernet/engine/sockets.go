@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// EngineSockets are where engines and what is behind them listen.
+func EngineSockets() []string {
+	return []string{
+		"/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/docker/containerd/containerd.sock",
+		"/run/podman/podman.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock", "/run/buildkit/buildkitd.sock",
+	}
+}
+
+// sockets refuses mounts of sockets that give power over the engine or the policy.
+func (c *Container) sockets(o *Conditions) []Refusal {
+	var list []Refusal
+	for _, m := range c.Mounts {
+		for _, s := range slices.Concat(EngineSockets(), o.Sockets) {
+			if !shows(m.Source, s) {
+				continue
+			}
+			list = append(list, Refusal{SocketMount,
+				fmt.Sprintf("the mount of %s at %s gives the container the socket %s, and with it the engine or its own policy", m.Source, m.Destination, s),
+				"create it without that mount", false})
+			break
+		}
+	}
+	return list
+}
+
+// shows reports whether a mount of source has the socket at path in it. Files are compared too, where this process
+// can see them, since a mount can give a directory another name.
+func shows(source, path string) bool {
+	source, path = real(source), real(path)
+	mounted, err := os.Stat(source)
+	for p := path; ; p = filepath.Dir(p) {
+		if p == source {
+			return true
+		}
+		if err == nil {
+			if there, err := os.Stat(p); err == nil && os.SameFile(mounted, there) {
+				return true
+			}
+		}
+		if p == filepath.Dir(p) {
+			return false
+		}
+	}
+}
+
+// real follows links as the engine does. Where there is nothing to follow, /var/run is /run, as it is everywhere.
+func real(path string) string {
+	path = filepath.Clean("/" + path)
+	if followed, err := filepath.EvalSymlinks(path); err == nil {
+		return followed
+	}
+	if path == "/var/run" || strings.HasPrefix(path, "/var/run/") {
+		path = strings.TrimPrefix(path, "/var")
+	}
+	return path
+}
