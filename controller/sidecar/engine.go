@@ -1,18 +1,20 @@
 package sidecar
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -21,6 +23,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-units"
 
 	"sluice/images"
@@ -274,18 +277,28 @@ func (o *Options) find(ctx context.Context) ([]found, error) {
 	return all, nil
 }
 
-// obituary says how a container ended.
-func (o *Options) obituary(id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+// obituary says how a container ended, with the end of its log, as far as the engine knows.
+func (o *Options) obituary(id string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	c, err := o.Docker.ContainerInspect(ctx, id)
-	switch {
-	case err != nil || c.ContainerJSONBase == nil || c.State == nil || c.State.Running:
-		return errEnded // the engine does not know yet, or never will
-	case c.State.OOMKilled:
-		return errors.New("it had no memory left: raise its limit")
+	how := "its exit code is not known"
+	if c, err := o.Docker.ContainerInspect(ctx, id); err == nil && c.ContainerJSONBase != nil && c.State != nil && !c.State.Running {
+		how = fmt.Sprintf("exit code %d", c.State.ExitCode)
+		if c.State.OOMKilled {
+			how = "no memory was left: raise its limit"
+		}
 	}
-	return fmt.Errorf("it ended with exit code %d", c.State.ExitCode)
+	r, err := o.Docker.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
+	if err != nil {
+		return how
+	}
+	defer r.Close()
+	var text bytes.Buffer
+	_, _ = stdcopy.StdCopy(&text, &text, io.LimitReader(r, 16<<10)) // what came before it was cut off is better than nothing
+	if text.Len() == 0 {
+		return how
+	}
+	return how + "; its last words: " + strings.TrimSpace(text.String())
 }
 
 // removeTimeout bounds what is done for a sidecar that nobody needs any more.

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/client"
+	"github.com/docker/docker/pkg/stdcopy"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -259,6 +261,27 @@ func (e *fakeEngine) ContainerInspect(_ context.Context, id string) (container.I
 		NetworkSettings: &container.NetworkSettings{Networks: map[string]*network.EndpointSettings{
 			string(c.host.NetworkMode): {IPAddress: "172.31.9." + strconv.Itoa(1+e.made)}}},
 	}, nil
+}
+
+func (e *fakeEngine) ContainerLogs(_ context.Context, id string, _ container.LogsOptions) (io.ReadCloser, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.call("ContainerLogs"); err != nil {
+		return nil, err
+	}
+	c := e.containers[id]
+	if c == nil {
+		return nil, missing("container")
+	}
+	text, err := os.ReadFile(c.log.Name())
+	if err != nil {
+		return nil, err
+	}
+	var framed bytes.Buffer
+	if _, err := stdcopy.NewStdWriter(&framed, stdcopy.Stderr).Write(text); err != nil {
+		return nil, err
+	}
+	return io.NopCloser(&framed), nil
 }
 
 func (e *fakeEngine) ContainerList(_ context.Context, o container.ListOptions) ([]container.Summary, error) {

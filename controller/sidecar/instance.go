@@ -196,12 +196,8 @@ func (i *instance) offer() error {
 	return i.send(control.Descriptor{Kind: control.KindControl, File: f})
 }
 
-// offerMetrics passes the listener for metrics, which the newest sidecar has.
-func (i *instance) offerMetrics() error {
-	l := i.sidecar.o.Metrics
-	if l == nil {
-		return nil
-	}
+// offerMetrics passes a listener for metrics, in place of the one that the sidecar has.
+func (i *instance) offerMetrics(l *net.TCPListener) error {
 	f, err := l.File()
 	if err != nil {
 		return err
@@ -297,6 +293,9 @@ func (i *instance) monitor() {
 			return
 		case <-i.killed:
 			<-i.finished
+			if errors.Is(i.why, errEnded) {
+				s.o.Logger.Error("a sidecar has ended by itself", "number", i.number, "how", s.o.obituary(i.id))
+			}
 			s.o.removeContainer(i.id)
 			_ = os.RemoveAll(i.dir())
 			if i.outdated() {
@@ -304,7 +303,7 @@ func (i *instance) monitor() {
 			}
 			return
 		case <-i.ended:
-			s.kill(i, reasonDied, s.o.obituary(i.id))
+			s.kill(i, reasonDied, errEnded)
 		case c := <-peers:
 			i.connected(c)
 		case <-tick.C:

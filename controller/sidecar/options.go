@@ -32,6 +32,7 @@ type Docker interface {
 	ContainerCreate(ctx context.Context, config *container.Config, host *container.HostConfig, networks *network.NetworkingConfig, platform *oci.Platform, name string) (container.CreateResponse, error)
 	ContainerStart(ctx context.Context, container string, options container.StartOptions) error
 	ContainerInspect(ctx context.Context, container string) (container.InspectResponse, error)
+	ContainerLogs(ctx context.Context, container string, options container.LogsOptions) (io.ReadCloser, error)
 	ContainerList(ctx context.Context, options container.ListOptions) ([]container.Summary, error)
 	ContainerRemove(ctx context.Context, container string, options container.RemoveOptions) error
 }

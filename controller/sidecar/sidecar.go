@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -219,6 +220,7 @@ func (s *Sidecar) adopt(ctx context.Context) error {
 		}
 		s.markDraining()
 	}
+	s.moveMetrics()
 	return nil
 }
 
@@ -280,7 +282,7 @@ func (s *Sidecar) start(ctx context.Context, r *recipe) error {
 	}
 	f, err := s.o.inspect(ctx, id)
 	if err == nil && f.pid == 0 {
-		err = errors.New("it ended at once; its log says why")
+		err = fmt.Errorf("it ended at once: %s", s.o.obituary(id))
 	}
 	if err == nil {
 		err = s.watch(i, f)
@@ -291,6 +293,9 @@ func (s *Sidecar) start(ctx context.Context, r *recipe) error {
 		return fmt.Errorf("sidecar %d: %w", n, err)
 	}
 	if err := s.setUp(ctx, i); err != nil {
+		if errors.Is(err, errEnded) {
+			err = fmt.Errorf("it ended before it was in service: %s", s.o.obituary(id))
+		}
 		s.fail(i, reasonStart, err)
 		return fmt.Errorf("sidecar %d: %w", n, err)
 	}
@@ -365,9 +370,7 @@ func (s *Sidecar) replay(i *instance) error {
 
 // succeed puts a new sidecar in the place of those before it: from now on these serve only who is connected to them.
 func (s *Sidecar) succeed(i *instance) {
-	if err := i.offerMetrics(); err != nil {
-		s.o.Logger.Error("the sidecar does not serve its metrics", "error", err)
-	}
+	s.moveMetrics()
 	s.link(i)
 	s.markDraining()
 	if len(s.ready()) == 1 {
@@ -380,6 +383,31 @@ func (s *Sidecar) succeed(i *instance) {
 		}
 		s.settleSession(id, x)
 		unlock()
+	}
+}
+
+// moveMetrics makes the newest sidecar, and no other one, serve its metrics.
+func (s *Sidecar) moveMetrics() {
+	if s.o.Metrics == nil {
+		return
+	}
+	ready := s.ready()
+	for n, i := range ready {
+		if n == len(ready)-1 {
+			if err := i.offerMetrics(s.o.Metrics); err != nil {
+				s.o.Logger.Error("the sidecar does not serve its metrics", "number", i.number, "error", err)
+			}
+			continue
+		}
+		// What takes the place of the listener is one that nobody knows.
+		nowhere, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err == nil {
+			err = i.offerMetrics(nowhere)
+			nowhere.Close()
+		}
+		if err != nil {
+			s.o.Logger.Warn("a former sidecar still serves its metrics", "number", i.number, "error", err)
+		}
 	}
 }
 
@@ -638,6 +666,8 @@ func Remove(ctx context.Context, o Options) error {
 	}
 	for _, f := range all {
 		o.removeContainer(f.id)
+		_ = os.RemoveAll(o.dir(f.number))
 	}
+	_ = os.Remove(filepath.Join(o.Dir, control.SocketName))
 	return o.removeNetwork(ctx)
 }

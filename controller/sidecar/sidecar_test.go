@@ -3,8 +3,10 @@ package sidecar
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -12,6 +14,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"sluice/control"
 )
@@ -410,5 +415,168 @@ func TestConfinement(t *testing.T) {
 			string(h.NetworkMode) != NetworkName(w.options.Dir) || !strings.Contains(strings.Join(one.config.Cmd, " "), "--never=127.0.0.0/8 --never=::/128 --never=::1/128 --never=172.31.9.0/24") || len(h.PortBindings) != 0 {
 			t.Errorf("container %+v, host %+v", one.config, h)
 		}
+	}
+}
+
+// A newer binary that does not work leaves the former sidecar in service, and its last words are told.
+func TestBrokenUpgrade(t *testing.T) {
+	w := newWorld(t)
+	c := w.start()
+	origin := echo(t)
+	c.apply("s1", spec(origin))
+	proxy := c.give("s1")
+	flow := c.open(proxy, origin)
+	if err := os.Remove(w.options.Binary); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.options.Binary, []byte("#!/bin/sh\necho no luck >&2\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- c.Upgrade(ctx) }()
+	c.until("the problem is told", func() bool {
+		p := c.Status().Problem
+		return strings.Contains(p, "exit code 3") && strings.Contains(p, "no luck")
+	})
+	cancel()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "no luck") {
+		t.Errorf("upgrade: %v", err)
+	}
+	c.alive(flow)
+	c.open(proxy, origin)
+	if r := c.apply("s1", control.SessionSpec{Phase: "run"}); r.FlowsCut != 2 {
+		t.Errorf("receipt %+v: want two flows cut", r)
+	}
+	w.install("")
+	if err := c.Upgrade(t.Context()); err != nil {
+		t.Errorf("back to the former binary: %v", err)
+	}
+}
+
+// The newest sidecar serves the metrics, and so does one that is adopted, by a listener of the new controller's own.
+func TestMetrics(t *testing.T) {
+	w := newWorld(t)
+	listen := func(address string) string {
+		t.Helper()
+		config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+			return raw.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		}}
+		l, err := config.Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.options.Metrics = l.(*net.TCPListener)
+		return l.Addr().String()
+	}
+	address := listen("127.0.0.1:0")
+	scrape := func(c *controller, generation string) {
+		t.Helper()
+		for range 8 { // a listener that is left somewhere would get some of them
+			resp, err := (&http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + address + "/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if want := `sluice_generation{container="web"} ` + generation; err != nil || !strings.Contains(string(text), want) {
+				t.Fatalf("no %s in %s, %v", want, text, err)
+			}
+		}
+		if text, err := c.Metrics(t.Context()); err != nil || !strings.Contains(text, "sluice_generation") {
+			t.Errorf("metrics %q, %v", text, err)
+		}
+	}
+	c := w.start()
+	c.apply("s1", spec("ok.test"))
+	scrape(c, "1")
+	w.install("newer")
+	if err := c.Upgrade(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	old := c.all()[0]
+	if _, err := old.client.DeleteSession(t.Context(), "s1"); err != nil { // so that its metrics differ
+		t.Fatal(err)
+	}
+	c.until("the former one is silent", func() bool { return c.Status().Sidecars[0].State == "draining" })
+	scrape(c, "1")
+	c.stop()
+	if got := listen(address); got != address {
+		t.Fatalf("listening on %s", got)
+	}
+	c = w.start()
+	c.apply("s1", control.SessionSpec{Phase: "run", Policies: spec("ok.test").Policies})
+	scrape(c, "2")
+
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(c.Sidecar); err != nil {
+		t.Fatal(err)
+	}
+	all, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, one := range all {
+		names = append(names, one.GetName())
+	}
+	want := "sluice_sidecar_audit_gaps_total sluice_sidecar_drained_total sluice_sidecar_restarts_total sluice_sidecar_start_seconds sluice_sidecars"
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("metrics %s, want %s", got, want)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	w := newWorld(t)
+	c := w.start()
+	c.apply("s1", spec("ok.test"))
+	proxy := c.give("s1")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 2 { // from two sidecars
+		seen := make(chan control.Event, 1)
+		listening := c.Events(ctx)
+		go func() {
+			for e := range listening {
+				seen <- e
+				return
+			}
+		}()
+		var got control.Event
+		c.until("an event", func() bool {
+			if refused, err := connect(proxy, "other.test:443"); err == nil {
+				refused.Close()
+			}
+			select {
+			case got = <-seen:
+				return true
+			default:
+				return false
+			}
+		})
+		if got.Container != "web" || got.Target != "other.test" || got.Verdict != "refuse" || got.Decision == "" {
+			t.Errorf("event %+v", got)
+		}
+		w.engine.newest().Kill()
+	}
+}
+
+func TestRemove(t *testing.T) {
+	w := newWorld(t)
+	c := w.start()
+	c.apply("s1", spec("ok.test"))
+	if _, err := os.Stat(filepath.Join(w.options.Dir, control.SocketName)); err != nil {
+		t.Errorf("the link to the control socket: %v", err)
+	}
+	c.stop()
+	for range 2 { // a second time there is nothing
+		if err := Remove(t.Context(), w.options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := os.ReadDir(w.options.Dir)
+	if err != nil || len(left) != 0 || len(w.engine.processes()) != 0 || len(w.engine.networks) != 0 || len(w.engine.containers) != 0 {
+		t.Errorf("left: %v, %v, %d processes, %d networks, %d containers", left, err, len(w.engine.processes()), len(w.engine.networks), len(w.engine.containers))
 	}
 }
