@@ -116,7 +116,7 @@ func (c *compiler) read(f *Field, to uint32) {
 func (c *compiler) need(f *Field) {
 	if f.kind != AnyKind && f.kind != c.kind {
 		c.kind = f.kind
-		of, word := EtherType, Word(f.kind.String())
+		of, word := etherProtocol, Word(f.kind.String())
 		if c.family == "inet" {
 			of, word = Family, map[Kind]Word{IPv4: "ipv4", IPv6: "ipv6"}[f.kind]
 		}

@@ -67,8 +67,11 @@ var (
 
 // What the kernel knows of a packet. Length is that of all from the network header on, in bytes.
 var (
-	Length   = &Field{name: "meta length", base: inMeta, key: 0, size: 4, native: true}
-	Mark     = &Field{name: "meta mark", base: inMeta, key: 3, size: 4, native: true}
+	Length = &Field{name: "meta length", base: inMeta, key: 0, size: 4, native: true}
+	Mark   = &Field{name: "meta mark", base: inMeta, key: 3, size: 4, native: true}
+	// etherProtocol is EtherType without VLAN tags.
+	etherProtocol = &Field{name: "meta protocol", base: inMeta, key: 1, size: 2}
+
 	InName   = &Field{name: "iifname", base: inMeta, key: 6, size: 16}
 	OutName  = &Field{name: "oifname", base: inMeta, key: 7, size: 16}
 	Family   = &Field{name: "meta nfproto", base: inMeta, key: 15, size: 1}

@@ -1,0 +1,222 @@
+package guard
+
+import (
+	"flag"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/direct"
+	"sluice/dockernet/nft"
+	"sluice/matcher"
+	"sluice/policy"
+)
+
+var (
+	seed  = flag.Uint64("seed", 1, "for the random policies and destinations")
+	pairs = flag.Int("pairs", 5000, "random pairs of a policy and a destination of each family")
+)
+
+// Ranges that targets and destinations are drawn from: ordinary ones, one with the host in it, the floor, and forms
+// that hide IPv4 addresses.
+var pools = map[nft.Kind][]netip.Prefix{
+	nft.IPv4: prefixes("192.0.2.0/24", "203.0.113.0/29", "8.8.8.0/29", "10.0.0.0/8", "169.254.169.248/29", "100.100.100.200/30"),
+	nft.IPv6: prefixes("2001:db8:2::/64", "2001:db8:3::/120", "2001:db8:ffff::/125", "64:ff9b::192.0.2.0/120",
+		"64:ff9b::169.254.169.252/126", "64:ff9b:1::192.0.2.0/120", "2002:c000:200::/40", "2002:a9fe:a9fe::/48",
+		"::ffff:0:192.0.2.0/120", "2001:0:0:0:0:0:3fff:fd00/120", "fd00:ec2::254/124", "2001:db8:4::5efe:192.0.2.0/120"),
+}
+
+var somePorts = []uint16{0, 0, 53, 80, 443, 8080}
+
+// draw picks an address of a network, or the first one on either side of it, most often at an edge.
+func draw(r *rand.Rand, p netip.Prefix) netip.Addr {
+	first, last := p.Masked().Addr(), nft.LastOf(p)
+	switch r.IntN(6) {
+	case 0:
+		return first
+	case 1:
+		return last
+	case 2:
+		if a := first.Prev(); a.IsValid() {
+			return a
+		}
+	case 3:
+		if a := last.Next(); a.IsValid() {
+			return a
+		}
+	}
+	b := first.AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= byte(r.IntN(2)) << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// drawPolicy makes a policy with up to a dozen targets by address, and sometimes one by name.
+func drawPolicy(t testing.TB, r *rand.Rand) policy.Policy {
+	modes := []policy.Mode{policy.Public, policy.Allowlist, policy.Denylist, policy.Public, policy.Allowlist, policy.Denylist,
+		policy.Public, policy.Allowlist, policy.Denylist, policy.NoNetwork}
+	p := policy.Policy{Mode: modes[r.IntN(len(modes))]}
+	add := func(host string, port uint16) {
+		target, err := policy.ParseTarget(host)
+		if err != nil {
+			t.Fatalf("%s: %v", host, err)
+		}
+		target.Port = port
+		p.Targets = append(p.Targets, target)
+	}
+	if p.Mode != policy.Allowlist && p.Mode != policy.Denylist {
+		return p
+	}
+	for range 1 + r.IntN(12) {
+		pool := pools[[]nft.Kind{nft.IPv4, nft.IPv6}[r.IntN(2)]]
+		from := pool[r.IntN(len(pool))]
+		a, port := draw(r, from), somePorts[r.IntN(len(somePorts))]
+		if r.IntN(2) == 0 {
+			add(netip.PrefixFrom(a, from.Bits()+r.IntN(a.BitLen()-from.Bits()+1)).Masked().String(), port)
+		} else {
+			add(a.String(), port)
+		}
+	}
+	if r.IntN(10) == 0 {
+		add("some.test", 0)
+	}
+	return p
+}
+
+// judged says what shall pass, by what the matcher says of single addresses and the design's table "Which plane".
+type judged struct {
+	policy policy.Policy
+	rules  *matcher.Ruleset
+	// names is set if any phase has a name, and deniesNames if one denies it.
+	names, deniesNames bool
+}
+
+func (j *judged) passes(protocol byte, a netip.Addr, port uint16) bool {
+	list := j.policy.Mode == policy.Allowlist
+	if port == 53 {
+		named := false
+		for _, t := range j.policy.Targets {
+			named = named || t.Port == 53 && t.Prefix.IsValid() && t.Prefix.IsSingleIP() && t.Prefix.Addr() == a
+		}
+		return list && named && j.rules.Addr(a, port).Verdict == matcher.Allow // all else goes to the DNS filter
+	}
+	if j.rules.Addr(a, port).Verdict != matcher.Allow {
+		return false
+	}
+	if a == uplink4 || a == uplink6 {
+		return true // the host
+	}
+	denied := j.policy.Mode == policy.Denylist && j.rules.HasNameRules()
+	switch {
+	case protocol == unix.IPPROTO_TCP && list:
+		return !j.deniesNames
+	case protocol == unix.IPPROTO_TCP:
+		return !j.names
+	case protocol == unix.IPPROTO_UDP:
+		return port != 443 || !denied
+	default:
+		return true
+	}
+}
+
+// usable leaves out what is on the link, or no destination that a packet can have, and the addresses of which the
+// matcher judges several readings, see package direct.
+func usable(a netip.Addr) bool {
+	unreadable := netip.MustParsePrefix("64:ff9b:1::/48").Contains(a) && !netip.MustParsePrefix("64:ff9b:1::/96").Contains(a)
+	return a.IsValid() && !a.IsMulticast() && !a.IsLoopback() && !a.IsUnspecified() && !a.Is4In6() && !unreadable &&
+		a != netip.MustParseAddr("255.255.255.255")
+}
+
+// What the guard alone lets pass is what the matcher allows on the direct plane, for random policies and destinations,
+// edges above all.
+func TestAgreesWithMatcher(t *testing.T) {
+	l := newLab(t, "abs")
+	r := rand.New(rand.NewPCG(*seed, 0))
+	asked, passed := make(map[int]int), make(map[int]int)
+	source := uint16(1024)
+	for asked[32] < *pairs || asked[128] < *pairs {
+		p, other := drawPolicy(t, r), drawPolicy(t, r)
+		var phases []direct.Phase
+		j := &judged{policy: p}
+		for _, p := range []policy.Policy{p, other} {
+			rules, err := matcher.Compile(p, matcher.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			phases = append(phases, direct.Phase{Rules: rules})
+			j.names = j.names || rules.HasNameRules()
+			j.deniesNames = j.deniesNames || rules.HasNameRules() && p.Mode == policy.Denylist
+		}
+		j.rules = phases[0].Rules
+		l.install(t, "a", phases...)
+
+		type question struct {
+			protocol byte
+			to       netip.Addr
+			port     uint16
+			key      string
+		}
+		var questions []question
+		var frames [][]byte
+		for range map[bool]int{true: 40, false: 200}[p.Mode == policy.NoNetwork] {
+			pool := pools[[]nft.Kind{nft.IPv4, nft.IPv6}[r.IntN(2)]]
+			from := pool[r.IntN(len(pool))]
+			if len(p.Targets) > 0 && r.IntN(4) > 0 {
+				if t := p.Targets[r.IntN(len(p.Targets))]; t.Prefix.IsValid() {
+					from = t.Prefix
+				}
+			}
+			a := draw(r, from)
+			if !usable(a) {
+				continue
+			}
+			q := question{[]byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP}[r.IntN(4)], a, 0, l.token()}
+			h, echo := ip{from: l.containers["a"].ip4, to: a}, byte(8)
+			if a.Is6() {
+				h.from, echo = l.containers["a"].ip6, 128
+			}
+			if q.protocol != unix.IPPROTO_ICMP {
+				q.port = []uint16{53, 80, 80, 80, 443, 443, 443, 8080, 8080, 8080}[r.IntN(10)]
+				if r.IntN(4) == 0 {
+					q.port += uint16(r.IntN(3)) - 1
+				}
+			}
+			source++
+			switch q.protocol {
+			case unix.IPPROTO_TCP:
+				frames = append(frames, l.fromA(a, h.segment(source, q.port, syn, 0, q.key)))
+			case unix.IPPROTO_UDP:
+				frames = append(frames, l.fromA(a, h.datagram(source, q.port, q.key)))
+			default:
+				frames = append(frames, l.fromA(a, h.echo(echo, q.key)))
+			}
+			questions = append(questions, q)
+		}
+		l.where(t, "a", []byte("<"), frames...)
+		for _, q := range questions {
+			want := j.passes(q.protocol, q.to, q.port)
+			got := l.watchers["host"].count([]byte(q.key)) > 0
+			asked[q.to.BitLen()]++
+			if want {
+				passed[q.to.BitLen()]++
+			}
+			if got != want {
+				t.Errorf("%v %v beside %v %v: protocol %d to %v port %d passes: %v, want %v; the matcher says %+v",
+					p.Mode, p.Targets, other.Mode, other.Targets, q.protocol, q.to, q.port, got, want, j.rules.Addr(q.to, q.port))
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("with -seed %d", *seed)
+		}
+	}
+	for bits, n := range asked {
+		if share := float64(passed[bits]) / float64(n); share < 0.4 || share > 0.9 {
+			t.Errorf("of %d bits %.0f %% pass: want both verdicts often", bits, 100*share)
+		}
+		t.Logf("of %d bits: %d pairs, %d pass", bits, n, passed[bits])
+	}
+}
