@@ -71,6 +71,50 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
+// The ports of a host may come in any order and any number of times.
+func TestPortsInDisorder(t *testing.T) {
+	p := policy.Policy{Mode: policy.Allowlist}
+	for i := range 70_000 {
+		p.Targets = append(p.Targets, policy.Target{Host: "ok.test", Port: uint16(8443 - i%3), Kind: policy.Hostname})
+	}
+	r := compile(t, p, Options{})
+	for port := uint16(8439); port < 8446; port++ {
+		if d, want := r.Name("ok.test", port), port >= 8441 && port <= 8443; (d.Verdict == Allow) != want {
+			t.Errorf("port %d: %+v", port, d)
+		}
+	}
+}
+
+// What differs from a target in one byte, in length or in both is not it, though its hash may look the same.
+func TestAlmostEqual(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	for range 3000 {
+		b := make([]byte, 8+r.IntN(30))
+		for i := range b {
+			b[i] = "abcdefgh"[r.IntN(8)]
+		}
+		name := string(b)
+		x := compile(t, allowNames([]string{name}), Options{})
+		if d := x.Name(name, 443); d.Verdict != Allow {
+			t.Fatalf("%s: %+v", name, d)
+		}
+		others := []string{"a" + name, name + "a", "ab.cdefg." + name}
+		for i := range b {
+			changed := []byte(name)
+			changed[i] ^= 1
+			others = append(others, string(changed))
+			tail := []byte(name[i:])
+			tail[0] |= byte(len(name) ^ len(tail))
+			others = append(others, name[i:]+".", name[:i]+".", string(tail))
+		}
+		for _, other := range others {
+			if d := x.Name(other, 443); d.Verdict == Allow && other != name && other != name+"." {
+				t.Fatalf("%s is taken for %s", other, name)
+			}
+		}
+	}
+}
+
 // Names of every length, in numbers that fill groups by slots and by bytes, are all found, with their own ports, and
 // nothing else is.
 func TestAllNamesFound(t *testing.T) {

@@ -96,10 +96,10 @@ func (r *Ruleset) refused(c *candidates, port int) (Decision, bool) {
 	return Decision{}, false
 }
 
-// lifted reports whether a target of an allowlist names the very address that is on the floor, or the address that it
-// is hidden in.
+// lifted reports whether a target names the very address that is on the floor, or the address that it is hidden in.
+// In a denylist such an address is refused before.
 func (r *Ruleset) lifted(c *candidates, i, port int) bool {
-	return r.mode == policy.Allowlist && (r.addresses.names(c.at(i), port) || i > 0 && r.addresses.names(c.addr, port))
+	return r.addresses.names(c.at(i), port) || i > 0 && r.addresses.names(c.addr, port)
 }
 
 // covered returns the target that covers the address, or what it is translated to.
