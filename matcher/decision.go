@@ -41,14 +41,14 @@ const (
 	BadName         Reason = "bad-name"         // refused: not a host name (or address) that could be judged
 )
 
-// RuleID names the target that decided, for [Ruleset.Target]; NoRule if none did. It means something only to the
-// Ruleset that it comes from.
+// RuleID names the target that decided, for [Ruleset.Target]; NoRule if none did, and so does the zero RuleID. It means
+// something only to the Ruleset that it comes from.
 type RuleID int64
 
 // NoRule is the RuleID of decisions that no target made.
 const NoRule RuleID = -1
 
-// Decision is a verdict with its reason and the rule behind it.
+// Decision is a verdict with its reason and the rule behind it. The zero Decision refuses.
 type Decision struct {
 	Verdict Verdict
 	// privateOK: the addresses of the name may be private ones.

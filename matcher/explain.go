@@ -83,11 +83,8 @@ func readAsked(host string, port uint16) asked {
 		return asked{text: text, target: text, addr: addr}
 	}
 	name := strings.ToLower(strings.TrimSuffix(host, "."))
-	if len(name) == 0 || len(name) > maxNameBytes {
-		return asked{text: strconv.QuoteToASCII(host[:min(len(host), maxNameBytes)])}
-	}
 	if _, ok := new(dots).scan(bytesOf(name), hostNames); !ok {
-		return asked{text: strconv.QuoteToASCII(host)}
+		return asked{text: strconv.QuoteToASCII(host[:min(len(host), maxNameBytes)])}
 	}
 	a := asked{text: policy.Target{Host: name, Port: port}.String()}
 	// Targets have no underscores: NAME stands for _service._proto.NAME, and a wildcard for what is left.

@@ -89,11 +89,13 @@ func newIndex(targets []policy.Target, hosts []span) (index, error) {
 // indexName returns the name that a target is indexed by, without the "*.".
 func indexName(t *policy.Target) (string, error) {
 	name, isWildcard := strings.CutPrefix(t.Host, "*.")
-	upper, ok := false, false
-	if 0 < len(name) && len(name) <= maxNameBytes {
+	_, ok := scanUsual(bytesOf(name))
+	if !ok {
+		var upper bool
 		upper, ok = new(dots).scan(bytesOf(name), hostNames)
+		ok = ok && !upper
 	}
-	if !ok || upper || isWildcard != (t.Kind == policy.Wildcard) {
+	if !ok || isWildcard != (t.Kind == policy.Wildcard) {
 		return "", fmt.Errorf("target %q: not a host name or wildcard in normal form", t.Host)
 	}
 	return name, nil

@@ -121,41 +121,51 @@ func (r *Ruleset) matched(id RuleID, privateOK bool) Decision {
 
 // judgeOther judges a name that is no host target as it is written, or one with other ports only.
 func (r *Ruleset) judgeOther(name []byte, port int, a alphabet, listed bool) Decision {
-	var d dots
-	upper, ok := d.scan(name, a)
-	switch {
-	case !ok:
-		return Decision{Reason: BadName, Rule: NoRule}
-	case upper:
-		return r.judgeUpper(name, port, a)
-	case r.mode == policy.Public:
+	first, usual := scanUsual(name)
+	if usual && r.wildcards.hosts == 0 && !listed {
+		return r.other(NotListed, port)
+	}
+	d := dots{first}
+	if !usual {
+		upper, ok := d.scan(name, a)
+		if !ok {
+			return Decision{Reason: BadName, Rule: NoRule}
+		}
+		if upper {
+			return r.judgeUpper(name, port, a)
+		}
+	}
+	id := NoRule
+	for t := r.wildcards.parents(name, &d); t.next(); {
+		listed = true
+		if n, ok := r.wildcards.covers(t.ports, port); ok {
+			id = nameRule(wildcardRules, t.end, n) // the longest wildcard comes last
+		}
+	}
+	if id != NoRule {
+		return r.matched(id, r.options.WildcardPrivate || r.inZone(name, &d))
+	}
+	if listed {
+		return r.other(PortNotListed, port)
+	}
+	return r.other(NotListed, port)
+}
+
+// other is the decision for a name that no target matches; why says why not if the mode is allowlist.
+func (r *Ruleset) other(why Reason, port int) Decision {
+	switch r.mode {
+	case policy.Public:
 		return Decision{Verdict: Allow, Reason: PublicMode, Rule: NoRule}
-	case r.mode == policy.NoNetwork:
+	case policy.Allowlist:
+		if r.options.ResolveForAddressRules && r.addresses.hasPort(port) {
+			return Decision{Verdict: ByAddress, Reason: why, Rule: NoRule}
+		}
+		return Decision{Reason: why, Rule: NoRule}
+	case policy.Denylist:
+		return Decision{Verdict: Allow, Reason: NotDenied, Rule: NoRule}
+	default:
 		return Decision{Reason: NoNetworkMode, Rule: NoRule}
 	}
-	if r.wildcards.hosts > 0 {
-		id := NoRule
-		for t := r.wildcards.parents(name, &d); t.next(); {
-			listed = true
-			if n, ok := r.wildcards.covers(t.ports, port); ok {
-				id = nameRule(wildcardRules, t.end, n) // the longest wildcard comes last
-			}
-		}
-		if id != NoRule {
-			return r.matched(id, r.options.WildcardPrivate || r.inZone(name, &d))
-		}
-	}
-	if r.mode == policy.Denylist {
-		return Decision{Verdict: Allow, Reason: NotDenied, Rule: NoRule}
-	}
-	verdict, reason := Refuse, NotListed
-	if listed {
-		reason = PortNotListed
-	}
-	if r.options.ResolveForAddressRules && r.addresses.hasPort(port) {
-		verdict = ByAddress
-	}
-	return Decision{Verdict: verdict, Reason: reason, Rule: NoRule}
 }
 
 // judgeUpper judges a valid name that has upper case letters.

@@ -5,7 +5,6 @@
 package matcher
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -70,9 +69,13 @@ func Compile(p policy.Policy, o Options) (*Ruleset, error) {
 		return nil, fmt.Errorf("%d targets are too many: use wildcards and networks", len(p.Targets))
 	}
 	r := &Ruleset{mode: p.Mode, options: o, never: new(bart.Lite)}
-	for _, n := range o.Never {
-		if n = unmap(n); !n.IsValid() {
-			return nil, errors.New("an option Never is not a valid prefix")
+	for i, n := range o.Never {
+		// An IPv4-mapped address is judged as the IPv4 one; a range of more than such addresses means nothing.
+		if n.Addr().Is4In6() {
+			n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
+		}
+		if !n.IsValid() {
+			return nil, fmt.Errorf("option Never[%d]: %v is no range of addresses", i, o.Never[i])
 		}
 		r.never.Insert(n)
 	}
@@ -144,13 +147,6 @@ func (r *Ruleset) addZones(zones []string) error {
 		return fmt.Errorf("private zones: %w; write a domain, such as corp.example", err)
 	}
 	return nil
-}
-
-func unmap(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is4In6() {
-		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96) // invalid if it covers more than mapped addresses
-	}
-	return p
 }
 
 // Mode returns the mode of the policy.

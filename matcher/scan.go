@@ -22,17 +22,16 @@ const (
 // dots tells where the dots of a name are: bit n is set if there is one in front of the last n bytes.
 type dots [4]uint64
 
-// scan finds the dots of a name of 1 to maxNameBytes bytes, and reports whether it has upper case letters and whether
-// it is valid.
+// scan finds the dots of a name, and reports whether it has upper case letters and whether it is valid.
 //
-// It is not if a label is empty or too long, if there are bytes outside the alphabet, or if an address parser could
+// It is not if it or a label is empty or too long, if there are bytes outside the alphabet, or if an address parser could
 // take it for an IPv4 address because the last label is a number (WHATWG URL §3.5, "ends in a number checker").
 // Hyphens at the ends of a label are let through: such names exist.
 func (d *dots) scan(name []byte, a alphabet) (upper, ok bool) {
-	if d[0], ok = scanUsual(name); ok {
-		return false, true
-	}
 	*d = dots{}
+	if len(name) == 0 || len(name) > maxNameBytes {
+		return false, false
+	}
 	label := 0 // its first byte
 	for i, c := range name {
 		switch {
