@@ -23,7 +23,7 @@ func BenchmarkCut(b *testing.B) {
 					goes[i] = connect(b, w.inside, "tcp", refused[0], servicePort)
 				}
 				b.StartTimer()
-				want(b, w.cut(b, w.spec(false)), Report{Sockets: 20, Entries: 20, HostEntries: 20, Kept: open - 20})
+				want(b, w.cut(b, w.spec(false)), Report{Ended: 20, Sockets: 20, Entries: 20, HostEntries: 20, Kept: open - 20})
 				b.StopTimer()
 				for _, c := range goes {
 					c.Close()

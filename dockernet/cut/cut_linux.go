@@ -148,6 +148,7 @@ func (c *cutter) cutSockets() (receivers bool, err error) {
 	// The resets still need the entries.
 	errs := make([]error, 3)
 	c.report.Sockets, errs[0] = c.diag.destroy(dead)
+	c.report.Ended = c.report.Sockets
 	c.report.Entries, errs[1] = c.inside.remove(inside)
 	c.report.HostEntries, errs[2] = c.host.remove(host)
 	return receivers || c.raw, errors.Join(errs...)
@@ -222,17 +223,23 @@ func (c *cutter) judge(s *socket, e *entry) bool {
 // sweep deletes entries whether they have a socket or not.
 func (c *cutter) sweep() error {
 	var inside, host [][]byte
+	end := func(e entry) {
+		inside = append(inside, e.exact())
+		if e.protocol != unix.IPPROTO_TCP {
+			c.report.Ended++
+		}
+	}
 	err := c.inside.all(func(e entry) {
 		from, to := e.original.source.Addr(), e.original.destination
 		switch {
 		case !c.local(from):
 			if c.refusedInbound(from) {
-				inside = append(inside, e.exact())
+				end(e)
 				host = append(host, e.answers())
 			}
 		case c.local(e.reply.source.Addr()): // redirected, or never to leave
 		case c.Refused(to, e.protocol):
-			inside = append(inside, e.exact())
+			end(e)
 		}
 	})
 	if err != nil {
@@ -248,7 +255,8 @@ func (c *cutter) sweep() error {
 	}
 	entries, err1 := c.inside.remove(inside)
 	hostEntries, err2 := c.host.remove(host)
-	c.report.add(Report{Entries: entries, HostEntries: hostEntries})
+	c.report.Entries += entries
+	c.report.HostEntries += hostEntries
 	c.report.Swept = true
 	return errors.Join(err1, err2)
 }

@@ -30,7 +30,7 @@ func TestCutIdle(t *testing.T) {
 			goes := connect(t, w.inside, "tcp", refused[i], 7000)
 			goesUDP := connect(t, w.inside, "udp", refused[i], servicePort)
 
-			want(t, w.cut(t, w.spec(false)), Report{Sockets: 2, Entries: 2, HostEntries: 2, Kept: 2})
+			want(t, w.cut(t, w.spec(false)), Report{Ended: 2, Sockets: 2, Entries: 2, HostEntries: 2, Kept: 2})
 			aborted(t, "refused TCP", goes)
 			aborted(t, "refused UDP", goesUDP)
 			if err := <-ended; !errors.Is(err, unix.ECONNRESET) {
@@ -124,7 +124,7 @@ func TestCutBusy(t *testing.T) {
 			t.Fatal("the upload does not get going")
 		}
 	}
-	want(t, w.cut(t, w.spec(false)), Report{Sockets: 1, Entries: 1, HostEntries: 1})
+	want(t, w.cut(t, w.spec(false)), Report{Ended: 1, Sockets: 1, Entries: 1, HostEntries: 1})
 	if err := <-near; !errors.Is(err, unix.ECONNABORTED) && !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the application got %v, want %v", err, unix.ECONNABORTED)
 	}
@@ -180,7 +180,7 @@ func TestCutInbound(t *testing.T) {
 			survives(t, "published port", fromRefused)
 
 			got = w.cut(t, w.spec(true))
-			want(t, got, Report{Sockets: 1, Entries: 1, HostEntries: 1, Inbound: 1, Swept: true})
+			want(t, got, Report{Ended: 1, Sockets: 1, Entries: 1, HostEntries: 1, Inbound: 1, Swept: true})
 			survives(t, "from the host", fromHost)
 			fromRefused.SetDeadline(time.Now().Add(10 * time.Second))
 			if _, err := fromRefused.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
@@ -201,7 +201,7 @@ func TestCutInboundDatagrams(t *testing.T) {
 	want(t, w.cut(t, w.spec(true)), Report{Swept: true})
 	s := w.spec(false)
 	s.RefusedInbound = func(netip.Addr) bool { return true }
-	want(t, w.cut(t, s), Report{Entries: 2, HostEntries: 2, Swept: true})
+	want(t, w.cut(t, s), Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
 }
 
 // Before the gate is there only the host's conntrack knows who opened a connection, and between neighbours nobody
@@ -217,13 +217,13 @@ func TestCutBeforeTheGate(t *testing.T) {
 			in := connect(t, w.host, "tcp", own[i], servicePort)
 			s := w.spec(false)
 			s.Refused = func(netip.AddrPort, uint8) bool { return true }
-			want(t, w.cut(t, s), Report{Sockets: 2, HostEntries: 2, Inbound: 1, Swept: true})
+			want(t, w.cut(t, s), Report{Ended: 2, Sockets: 2, HostEntries: 2, Inbound: 1, Swept: true})
 			aborted(t, "outbound TCP", out)
 			aborted(t, "outbound UDP", outUDP)
 			survives(t, "inbound", in)
 
 			s.Host = w.outside.Namespace // which has not seen anything of it
-			want(t, w.cut(t, s), Report{Sockets: 1, Swept: true})
+			want(t, w.cut(t, s), Report{Ended: 1, Sockets: 1, Swept: true})
 			in.SetDeadline(time.Now().Add(10 * time.Second))
 			if _, err := in.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 				t.Errorf("a connection of nobody knows whom got %v, want a reset", err)
@@ -259,7 +259,7 @@ func TestCutMappedAddresses(t *testing.T) {
 		if _, err := unix.Read(fd, b); err != nil {
 			t.Fatal(err)
 		}
-		want(t, w.cut(t, w.spec(false)), Report{Sockets: 1, Entries: 1, HostEntries: 1})
+		want(t, w.cut(t, w.spec(false)), Report{Ended: 1, Sockets: 1, Entries: 1, HostEntries: 1})
 		if _, err := unix.Read(fd, b); err != syscall.Errno(unix.ECONNABORTED) {
 			t.Errorf("read: %v, want %v", err, unix.ECONNABORTED)
 		}
@@ -300,7 +300,7 @@ func TestCutUnconnectedUDP(t *testing.T) {
 			if _, _, err := near.ReadFrom(b); err != nil {
 				t.Fatal(err)
 			}
-			want(t, w.cut(t, w.spec(false)), Report{Entries: 1, HostEntries: 1, Swept: true})
+			want(t, w.cut(t, w.spec(false)), Report{Ended: 1, Entries: 1, HostEntries: 1, Swept: true})
 			// The host itself has been sent the answer now and says that nobody is there.
 			if _, err := far.WriteTo([]byte("more"), from); err != nil {
 				t.Fatal(err)
@@ -336,7 +336,7 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, r, Report{Entries: 2, HostEntries: 2, Swept: true})
+	want(t, r, Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
 	for i := range own {
 		if n := entriesTo(t, w.host, refused[i]); n != 1 {
 			t.Errorf("%d entries to %v on the host, want the neighbour's", n, refused[i])
@@ -361,7 +361,7 @@ func TestCutSweepsForRawSockets(t *testing.T) {
 				return err
 			})
 			defer unix.Close(fd)
-			want(t, w.cut(t, w.spec(false)), Report{Entries: 1, HostEntries: 1, Swept: true})
+			want(t, w.cut(t, w.spec(false)), Report{Ended: 1, Entries: 1, HostEntries: 1, Swept: true})
 		})
 	}
 }
@@ -378,7 +378,7 @@ func TestCutManySockets(t *testing.T) {
 		start := time.Now()
 		r := w.cut(t, w.spec(false))
 		t.Logf("%d %s sockets: %v", count, network, time.Since(start))
-		want(t, r, Report{Sockets: count, Entries: count, HostEntries: count})
+		want(t, r, Report{Ended: count, Sockets: count, Entries: count, HostEntries: count})
 		start = time.Now()
 		w.cut(t, w.spec(false))
 		t.Logf("none left: %v", time.Since(start))
@@ -411,7 +411,7 @@ func TestCutManyEntries(t *testing.T) {
 	start := time.Now()
 	r := w.cut(t, w.spec(false))
 	t.Logf("%d of %d entries, inside and on the host: %v", count, 2*count, time.Since(start))
-	want(t, r, Report{Entries: count, HostEntries: count, Swept: true})
+	want(t, r, Report{Ended: count, Entries: count, HostEntries: count, Swept: true})
 	if n := entriesTo(t, w.host, allowed[0]); n != count {
 		t.Errorf("%d entries to the allowed address are left on the host, want %d", n, count)
 	}

@@ -28,6 +28,9 @@ func (s *Spec) refusedInbound(source netip.Addr) bool {
 
 // Report is what was done and what is left.
 type Report struct {
+	// Ended are the connections that are over: those whose sockets were destroyed, and of datagrams those that only
+	// conntrack knew.
+	Ended int
 	// Sockets were destroyed, of TCP and of UDP.
 	Sockets int
 	// Entries of conntrack were deleted in the namespace, and HostEntries on the host.
@@ -37,12 +40,4 @@ type Report struct {
 	Kept, Inbound int
 	// Swept is set if entries that no socket stands for are deleted as well, see [Sweep].
 	Swept bool
-}
-
-func (r *Report) add(o Report) {
-	r.Sockets += o.Sockets
-	r.Entries += o.Entries
-	r.HostEntries += o.HostEntries
-	r.Kept += o.Kept
-	r.Inbound += o.Inbound
 }

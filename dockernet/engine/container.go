@@ -312,6 +312,12 @@ func (c *Client) endpoints(ctx context.Context, of *Container, settings map[stri
 			}
 			e.Addresses = append(e.Addresses, netip.PrefixFrom(address, a.bits))
 		}
+		for _, gateway := range []string{s.Gateway, s.IPv6Gateway} {
+			a, err := netip.ParseAddr(gateway)
+			if err == nil && !slices.Contains(e.Gateways, a) {
+				e.Gateways = append(e.Gateways, a)
+			}
+		}
 		// The list is complete since 25.0. Before, the name and the short id went without saying.
 		e.Names = slices.Concat(s.DNSNames, s.Aliases)
 		if n.Name != defaultBridge {

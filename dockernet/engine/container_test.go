@@ -56,7 +56,7 @@ func TestInspect(t *testing.T) {
 		}
 		r.NetworkSettings.Networks = map[string]*network.EndpointSettings{"net": {
 			NetworkID: "0123456789abcdef", IPAddress: "172.18.0.2", IPPrefixLen: 16, GlobalIPv6Address: "fd00:1::2", GlobalIPv6PrefixLen: 64,
-			MacAddress: "02:42:ac:12:00:02", Aliases: []string{"www", "c1"}, Links: []string{"database:db"}}}
+			MacAddress: "02:42:ac:12:00:02", Gateway: "172.18.0.1", IPv6Gateway: "fd00:1::ffff", Aliases: []string{"www", "c1"}, Links: []string{"database:db"}}}
 	})
 	got, err := c.Inspect(t.Context(), "c1")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestInspect(t *testing.T) {
 			Network: Network{ID: "0123456789abcdef", Name: "net", Driver: "bridge", Internal: true, IPv6: true,
 				Labels: map[string]string{LabelManaged: "true"}, Bridge: "br-0123456789ab",
 				Subnets:  []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16"), netip.MustParsePrefix("fd00:1::/64")},
-				Gateways: []netip.Addr{netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:1::1")}},
+				Gateways: []netip.Addr{netip.MustParseAddr("172.18.0.1"), netip.MustParseAddr("fd00:1::1"), netip.MustParseAddr("fd00:1::ffff")}},
 			Addresses: []netip.Prefix{netip.MustParsePrefix("172.18.0.2/16"), netip.MustParsePrefix("fd00:1::2/64")},
 			MAC:       "02:42:ac:12:00:02", Names: []string{"c1", "web", "www"}, Links: map[string]string{"db": "database"},
 		}},
@@ -165,7 +165,9 @@ func TestInspectCreated(t *testing.T) {
 func TestHosts(t *testing.T) {
 	f, c := newFake(t)
 	f.bridge("n1", "net", nil)
-	f.bridge("n0", "bridge", func(n *network.Inspect) { n.IPAM.Config[0].Gateway = "172.17.0.1" })
+	f.bridge("n0", "bridge", func(n *network.Inspect) {
+		n.IPAM.Config = []network.IPAMConfig{{Subnet: "172.17.0.0/16"}, {Subnet: "fd00:17::/64"}}
+	})
 	f.run("c1", "web", func(r *container.InspectResponse) {
 		r.HostConfig.ExtraHosts = []string{"Host.Docker.Internal:host-gateway", "extra:192.0.2.1"}
 		r.NetworkSettings.Networks["net"].Links = []string{"Database:store"}
@@ -189,7 +191,7 @@ func TestHosts(t *testing.T) {
 	want := map[string][]netip.Addr{
 		"database": database, "alias-database": database, "c2-456789012": database, "store": database,
 		"cache": cache, "alias-cache": cache, "c3": cache,
-		"extra": {netip.MustParseAddr("192.0.2.1")}, "host.docker.internal": {netip.MustParseAddr("172.17.0.1")},
+		"extra": {netip.MustParseAddr("192.0.2.1")}, "host.docker.internal": {netip.MustParseAddr("172.17.0.1"), netip.MustParseAddr("fd00:17::1")},
 	}
 	if diff := cmp.Diff(want, got, compare...); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

@@ -67,8 +67,9 @@ var (
 // when it breaks, from the time of the last event; what was told before is not told again. The engine keeps its last
 // 256 events only, and none when it restarts, so a [Reconcile] follows all the same.
 //
-// since is the time from which events are wanted, zero for now. Everything that is started here has ended when the
-// loop ends.
+// since is the time from which events are wanted, zero for now. The body of the loop must not take long: an engine
+// leaves events out for those who do not read them in time, and does not tell. Everything that is started here has
+// ended when the loop ends.
 func (c *Client) Events(ctx context.Context, since time.Time) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		s := stream{client: c, yield: yield, seen: make(map[eventKey]bool)}
@@ -79,11 +80,12 @@ func (c *Client) Events(ctx context.Context, since time.Time) iter.Seq[Event] {
 			if !sleep(ctx, wait) {
 				return
 			}
-			heard, err := s.follow(ctx)
+			begin := time.Now()
+			err := s.follow(ctx)
 			if ctx.Err() != nil || s.stopped {
 				return
 			}
-			if heard {
+			if time.Since(begin) > longestWait {
 				wait = 0
 			}
 			c.reopen()
@@ -132,8 +134,8 @@ type eventKey struct {
 	concerns string
 }
 
-// follow reads one connection to its end, and reports whether the engine was there at all.
-func (s *stream) follow(ctx context.Context) (heard bool, err error) {
+// follow reads one connection to its end.
+func (s *stream) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	api := s.client.engine()
 	messages, errs := api.Events(ctx, s.options())
@@ -145,25 +147,25 @@ func (s *stream) follow(ctx context.Context) (heard bool, err error) {
 	// The stream says nothing until something happens. Where it could not be opened, neither can the engine be
 	// pinged, or errs tells soon after; then another Reconcile follows this one.
 	pingCtx, done := bounded(ctx)
-	_, err = api.Ping(pingCtx)
+	_, err := api.Ping(pingCtx)
 	done()
 	if err != nil {
-		return false, fmt.Errorf("engine: %w", err)
+		return fmt.Errorf("engine: %w", err)
 	}
 	if !s.tell(Event{Kind: Reconcile, Time: time.Now()}) {
-		return true, nil
+		return nil
 	}
 	for {
 		select {
 		case m := <-messages:
 			if e, ok := s.next(m); ok && !s.tell(e) {
-				return true, nil
+				return nil
 			}
 		case err, open := <-errs:
 			if !open || errors.Is(err, io.EOF) {
 				err = errors.New("the engine has closed the stream")
 			}
-			return true, fmt.Errorf("engine's events: %w", err)
+			return fmt.Errorf("engine's events: %w", err)
 		}
 	}
 }

@@ -128,6 +128,14 @@ func TestOpen(t *testing.T) {
 			}
 		})
 	}
+	t.Run("path_gone", func(t *testing.T) {
+		gone := before
+		gone.SandboxKey = filepath.Join(t.TempDir(), "gone")
+		run(nil)
+		if _, err := c.Open(t.Context(), gone); !errors.Is(err, netns.ErrChanged) || !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("error %v, want ErrChanged and the reason", err)
+		}
+	})
 	delete(f.containers, "c1")
 	if _, err := c.Open(t.Context(), before); err == nil || !strings.Contains(err.Error(), "No such container") {
 		t.Errorf("gone: error %v", err)

@@ -103,7 +103,16 @@ func (c *Client) HostGateway(ctx context.Context) ([]netip.Addr, error) {
 	if errdefs.IsNotFound(err) {
 		return nil, nil // an engine without one
 	}
-	return n.Gateways, err
+	if err != nil {
+		return nil, err
+	}
+	if len(n.Gateways) == 0 {
+		// Some engines do not tell, until they are restarted, that they have taken the first ones.
+		for _, s := range n.Subnets {
+			n.Gateways = append(n.Gateways, s.Addr().Next())
+		}
+	}
+	return n.Gateways, nil
 }
 
 // Sibling is a running container on one of another's networks.

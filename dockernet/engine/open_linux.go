@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -20,6 +21,10 @@ func (c *Client) Open(ctx context.Context, of Container) (*netns.Namespace, erro
 	}
 	ns, err := netns.Open(of.SandboxKey, func() error { return c.same(ctx, of) })
 	if err != nil {
+		// The path may be gone because the container is another one now.
+		if changed := c.same(ctx, of); !errors.Is(err, netns.ErrChanged) && errors.Is(changed, netns.ErrChanged) {
+			err = fmt.Errorf("%w: %w", changed, err)
+		}
 		return nil, fmt.Errorf("container %s: %w", of.ID, err)
 	}
 	return ns, nil
@@ -33,7 +38,7 @@ func (c *Client) same(ctx context.Context, of Container) error {
 		return fmt.Errorf("inspect again: %w", err)
 	}
 	if now.ContainerJSONBase == nil || now.State == nil || now.NetworkSettings == nil {
-		return fmt.Errorf("inspect again: the engine's answer is incomplete")
+		return errors.New("inspect again: the engine's answer is incomplete")
 	}
 	started, err := startTime(now.State.StartedAt)
 	if err != nil {

@@ -22,7 +22,7 @@ func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Check, p.W
 // Preflight looks for everything that would fail later, on the machine and at the engine, and changes nothing. The
 // kernel is asked to do what will be asked of it, in a network namespace that is gone afterwards.
 func (c *Client) Preflight(ctx context.Context) []Problem {
-	return append(Host(), c.check(ctx)...)
+	return append(HostProblems(), c.check(ctx)...)
 }
 
 // check looks at the engine.

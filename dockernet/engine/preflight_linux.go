@@ -17,8 +17,8 @@ import (
 	"sluice/dockernet/netns"
 )
 
-// Host looks at the machine only, see [Client.Preflight].
-func Host() []Problem {
+// HostProblems looks at the machine only, see [Client.Preflight].
+func HostProblems() []Problem {
 	var list []Problem
 	if p, found := kernelProblem(kernelRelease()); found {
 		list = append(list, p)

@@ -36,7 +36,7 @@ func (c *Container) sockets(o *Conditions) []Refusal {
 // shows reports whether a mount of source has the socket at path in it. Files are compared too, where this process
 // can see them, since a mount can give a directory another name.
 func shows(source, path string) bool {
-	source, path = real(source), real(path)
+	source, path = followed(source), followed(path)
 	mounted, err := os.Stat(source)
 	for p := path; ; p = filepath.Dir(p) {
 		if p == source {
@@ -53,11 +53,11 @@ func shows(source, path string) bool {
 	}
 }
 
-// real follows links as the engine does. Where there is nothing to follow, /var/run is /run, as it is everywhere.
-func real(path string) string {
+// followed follows links as the engine does. Where there is nothing to follow, /var/run is /run, as it is everywhere.
+func followed(path string) string {
 	path = filepath.Clean("/" + path)
-	if followed, err := filepath.EvalSymlinks(path); err == nil {
-		return followed
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
 	}
 	if path == "/var/run" || strings.HasPrefix(path, "/var/run/") {
 		path = strings.TrimPrefix(path, "/var")

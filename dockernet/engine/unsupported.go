@@ -21,7 +21,7 @@ func (*Client) Open(context.Context, Container) (*netns.Namespace, error) {
 }
 func Links(*netns.Namespace, Container) ([]Link, error) { return nil, errors.ErrUnsupported }
 func Routes() ([]netip.Prefix, error)                   { return nil, errors.ErrUnsupported }
-func Host() []Problem {
+func HostProblems() []Problem {
 	return []Problem{{Check: "kernel", What: "this is not Linux", Repair: "run it where the engine runs"}}
 }
 func kernelRelease() string { return "" }
