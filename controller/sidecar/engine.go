@@ -282,10 +282,21 @@ func (o *Options) obituary(id string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	how := "its exit code is not known"
-	if c, err := o.Docker.ContainerInspect(ctx, id); err == nil && c.ContainerJSONBase != nil && c.State != nil && !c.State.Running {
-		how = fmt.Sprintf("exit code %d", c.State.ExitCode)
-		if c.State.OOMKilled {
-			how = "no memory was left: raise its limit"
+	for ctx.Err() == nil { // the engine sees the end a little later than we do
+		c, err := o.Docker.ContainerInspect(ctx, id)
+		if err != nil || c.ContainerJSONBase == nil || c.State == nil {
+			break
+		}
+		if !c.State.Running {
+			how = fmt.Sprintf("exit code %d", c.State.ExitCode)
+			if c.State.OOMKilled {
+				how = "no memory was left: raise its limit"
+			}
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	r, err := o.Docker.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})

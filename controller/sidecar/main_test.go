@@ -31,8 +31,10 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "sluice")
 	if err == nil {
 		program = filepath.Join(dir, "sluice-proxy")
+		build := exec.Command("go", "build", "-o", program, "sluice/cmd/proxy")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
 		var out []byte
-		if out, err = exec.Command("go", "build", "-o", program, "sluice/cmd/proxy").CombinedOutput(); err != nil {
+		if out, err = build.CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -73,7 +74,7 @@ type Options struct {
 type Limits struct {
 	Memory int64 // bytes; 1 GiB
 	PIDs   int64 // threads; 256
-	Files  int64 // descriptors; 262,144, of which a quarter may be clients' connections
+	Files  int64 // descriptors, of which a quarter may be clients' connections; 262,144, or this process's limit if that is lower
 }
 
 // Timing says how long to wait for what.
@@ -118,11 +119,22 @@ func (o *Options) setDefaults() error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	l, t := &o.Limits, &o.Timing
-	l.Memory, l.PIDs, l.Files = cmp.Or(l.Memory, 1<<30), cmp.Or(l.PIDs, 256), cmp.Or(l.Files, 1<<18)
+	l.Memory, l.PIDs, l.Files = cmp.Or(l.Memory, 1<<30), cmp.Or(l.PIDs, 256), cmp.Or(l.Files, maxFiles())
 	t.Start, t.Adopt, t.Call = cmp.Or(t.Start, 30*time.Second), cmp.Or(t.Adopt, 5*time.Second), cmp.Or(t.Call, 10*time.Second)
 	t.Health, t.Healthy = cmp.Or(t.Health, time.Second), cmp.Or(t.Healthy, 3*time.Second)
 	t.Drain, t.Backoff = cmp.Or(t.Drain, time.Hour), cmp.Or(t.Backoff, 5*time.Second)
 	return nil
+}
+
+// maxFiles is how many descriptors a sidecar should have. No engine can give more than it has, and it has as a rule what
+// this process has.
+func maxFiles() int64 {
+	const plenty = 1 << 18
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return plenty
+	}
+	return int64(min(limit.Max, plenty))
 }
 
 // maxSocketPath is what an address of a unix socket holds besides its last zero (unix(7)).

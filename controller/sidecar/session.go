@@ -91,16 +91,21 @@ func (s *Sidecar) Apply(ctx context.Context, id string, spec control.SessionSpec
 	var total *control.Receipt
 	done := map[*instance]bool{}
 	for {
-		live, err := s.live(ctx)
+		present, err := s.present(ctx)
 		if err != nil {
 			s.block(x)
 			return control.Receipt{}, fmt.Errorf("session %s refuses everything now: %w", id, err)
 		}
-		for _, i := range slices.Backward(live) { // the newest says what is right
+		for _, i := range present {
 			if done[i] {
 				continue
 			}
-			r, err := i.apply(id, spec)
+			tell := spec
+			if !i.isSettled() {
+				// It may not have the session yet. What it is given later with a lower generation, it refuses.
+				tell = merged(before, spec)
+			}
+			r, err := i.apply(id, tell)
 			switch {
 			case err == nil:
 			case total == nil && callersFault(err):

@@ -282,19 +282,20 @@ func (s *Sidecar) start(ctx context.Context, r *recipe) error {
 	}
 	f, err := s.o.inspect(ctx, id)
 	if err == nil && f.pid == 0 {
-		err = fmt.Errorf("it ended at once: %s", s.o.obituary(id))
+		err = errEnded
 	}
 	if err == nil {
 		err = s.watch(i, f)
 	}
 	if err != nil {
+		err = fmt.Errorf("%w: %s", err, s.o.obituary(id))
 		i.listeners.Close()
 		s.o.removeContainer(id)
 		return fmt.Errorf("sidecar %d: %w", n, err)
 	}
 	if err := s.setUp(ctx, i); err != nil {
 		if errors.Is(err, errEnded) {
-			err = fmt.Errorf("it ended before it was in service: %s", s.o.obituary(id))
+			err = fmt.Errorf("%w: %s", err, s.o.obituary(id))
 		}
 		s.fail(i, reasonStart, err)
 		return fmt.Errorf("sidecar %d: %w", n, err)
@@ -339,7 +340,10 @@ func (s *Sidecar) replay(i *instance) error {
 			spec := x.spec
 			s.mu.Unlock()
 			_, err := i.apply(id, spec)
-			if callersFault(err) && !errors.Is(err, control.ErrStale) {
+			if errors.Is(err, control.ErrStale) {
+				return nil // a switch was faster
+			}
+			if callersFault(err) {
 				s.o.Logger.Error("a sidecar does not take the rules that another took: the session is refused everything",
 					"session", id, "sidecar", i.number, "error", err)
 				return nil
@@ -467,18 +471,58 @@ func (s *Sidecar) live(ctx context.Context) ([]*instance, error) {
 		s.mu.Lock()
 		all, changed, problem := slices.Clone(s.instances), s.changed, s.problem
 		s.mu.Unlock()
+		if s.background.Err() != nil {
+			return nil, errStopping
+		}
 		if ready := slices.DeleteFunc(slices.Clone(all), func(i *instance) bool { return !i.isSettled() || i.dead() }); len(ready) > 0 && len(ready) == len(all) {
 			return ready, nil
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("no sidecar is in service: %w", context.Cause(ctx)), problem)
-		case <-s.background.Done():
-			return nil, errors.New("no sidecar is looked after any more: the controller is stopping")
+		if err := s.wait(ctx, changed, problem); err != nil {
+			return nil, err
 		}
 	}
 }
+
+// present returns all sidecars that may have sessions, at least one: those in service, the newest first, then those
+// that are being given their sessions.
+func (s *Sidecar) present(ctx context.Context) ([]*instance, error) {
+	for {
+		s.mu.Lock()
+		changed, problem := s.changed, s.problem
+		var settled, others []*instance
+		for _, i := range slices.Backward(s.instances) {
+			if i.isSettled() {
+				settled = append(settled, i)
+			} else {
+				others = append(others, i)
+			}
+		}
+		s.mu.Unlock()
+		if s.background.Err() != nil {
+			return nil, errStopping
+		}
+		if all := append(settled, others...); len(all) > 0 {
+			return all, nil
+		}
+		if err := s.wait(ctx, changed, problem); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait waits for other sidecars than there are.
+func (s *Sidecar) wait(ctx context.Context, changed <-chan struct{}, problem error) error {
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("no sidecar is in service: %w", context.Cause(ctx)), problem)
+	case <-s.background.Done():
+		return errStopping
+	}
+}
+
+var errStopping = errors.New("no sidecar is looked after any more: the controller is stopping")
 
 // ready returns the sidecars that are in service, the newest last, or none.
 func (s *Sidecar) ready() []*instance {

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -132,7 +133,7 @@ func TestKilled(t *testing.T) {
 // A sidecar that hangs is killed and replaced.
 func TestHung(t *testing.T) {
 	w := newWorld(t)
-	w.options.Timing.Healthy = 200 * time.Millisecond
+	w.options.Timing.Healthy = time.Second
 	c := w.start()
 	origin := echo(t)
 	c.apply("s1", spec(origin))
@@ -578,5 +579,88 @@ func TestRemove(t *testing.T) {
 	left, err := os.ReadDir(w.options.Dir)
 	if err != nil || len(left) != 0 || len(w.engine.processes()) != 0 || len(w.engine.networks) != 0 || len(w.engine.containers) != 0 {
 		t.Errorf("left: %v, %v, %d processes, %d networks, %d containers", left, err, len(w.engine.processes()), len(w.engine.networks), len(w.engine.containers))
+	}
+}
+
+// While a sidecar is given many sessions, a switch of one does not wait for the others, and it holds.
+func TestSwitchWhileOneStarts(t *testing.T) {
+	w := newWorld(t)
+	c := w.start()
+	origin := echo(t)
+	const many = 200
+	for n := range many {
+		c.apply(fmt.Sprintf("s%d", n), spec(origin))
+	}
+	proxies := map[string]string{}
+	for _, id := range []string{"s0", "s100", "s199"} {
+		proxies[id] = c.give(id)
+	}
+	w.install("newer")
+	done := make(chan error, 1)
+	go func() { done <- c.Upgrade(t.Context()) }()
+	c.until("the new one is being given its sessions", func() bool {
+		s := c.Status().Sidecars
+		return len(s) == 2
+	})
+	for id := range proxies {
+		if r := c.apply(id, control.SessionSpec{Phase: "run"}); r.Generation != 2 || r.Phase != "run" {
+			t.Errorf("%s: receipt %+v", id, r)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for id, proxy := range proxies {
+		if refused, err := connect(proxy, origin); err != nil || refused.status != http.StatusForbidden {
+			t.Errorf("%s after the switch: %v, %v", id, refused, err)
+		}
+		for _, i := range c.all() {
+			if one, err := i.client.Session(t.Context(), id); err != nil || one.Phase != "run" || one.Generation != 2 {
+				t.Errorf("%s in sidecar %d: %+v, %v", id, i.number, one, err)
+			}
+		}
+	}
+	if n := c.Status().Restarts; n != 0 {
+		t.Errorf("%d restarts", n)
+	}
+}
+
+// A call that is under way when the controller stops does not end the sidecar.
+func TestStopInACall(t *testing.T) {
+	w := newWorld(t)
+	w.options.Timing.Health = time.Hour
+	c := w.start()
+	origin := echo(t)
+	c.apply("s1", spec(origin))
+	proxy := c.give("s1")
+	flow := c.open(proxy, origin)
+	p := w.engine.newest()
+	c.freeze(p)
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Apply(context.Background(), "s1", control.SessionSpec{Phase: "evaluation"})
+		done <- err
+	}()
+	c.until("the call is under way", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.sessions["s1"].lock) == 1
+	})
+	c.stop()
+	if err := <-done; !errors.Is(err, errStopping) {
+		t.Errorf("got %v, want that the controller is stopping", err)
+	}
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := flow.ping(); err != nil { // or the switch came through after all
+		c = w.start()
+		c.until("the switch", func() bool {
+			s, err := c.Session(t.Context(), "s1")
+			return err == nil && s.Phase == "evaluation"
+		})
+	}
+	if w.engine.newest().Pid != p.Pid {
+		t.Error("the sidecar was replaced")
 	}
 }
