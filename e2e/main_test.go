@@ -90,6 +90,9 @@ func runInLab(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	code = m.Run()
+	if err := theController.remove(ctx); err != nil {
+		return code, err
+	}
 	if code == 0 {
 		err = findLeftovers(ctx)
 	}
@@ -124,7 +127,7 @@ func binaries(ctx context.Context) (built, error) {
 		return built{}, err
 	}
 	b := built{dir, func() error { return os.RemoveAll(dir) }}
-	for name, source := range map[string]string{"sluice-proxy": "sluice/cmd/proxy", "demo": "sluice/e2e/demo"} {
+	for name, source := range map[string]string{"sluice-proxy": "sluice/cmd/proxy", "demo": "sluice/e2e/demo", "sluice": "sluice/cmd/controller"} {
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, name), source)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {

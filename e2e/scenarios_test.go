@@ -19,6 +19,7 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"internet-saw": cmdInternetSaw,
 	"wait-for":     cmdWaitFor,
 	"capture":      cmdCapture,
+	"controller":   cmdController,
 }
 
 func TestReadmeExplainsEveryCommand(t *testing.T) {
@@ -49,6 +50,7 @@ func TestScenarios(t *testing.T) {
 			env.Setenv("INTERNET_DNS", internet.Resolver.String())
 			env.Setenv("T", s.prefix)
 			env.Setenv("BIN", lab.bin)
+			env.Setenv("PATH", lab.bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Defer(func() { s.cleanUp(t) })
 			return nil
 		},

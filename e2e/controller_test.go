@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"sluice/e2e/lab/internet"
+)
+
+// controller is "sluice serve" on the lab's engine, one for all scripts, for a host can have only one.
+type controller struct {
+	mu      sync.Mutex // guards all below
+	dir     string
+	process *exec.Cmd
+	ended   chan error
+}
+
+var theController controller
+
+// socket is where it listens.
+func (c *controller) socket() string { return filepath.Join(c.dir, "sluice.sock") }
+
+// command runs the program in the engine's network namespace.
+func (c *controller) command(args ...string) *exec.Cmd {
+	command := exec.Command(filepath.Join(lab.bin, "sluice"), append([]string{"serve", "--socket", c.socket(),
+		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(lab.bin, "sluice-proxy")}, args...)...)
+	command.Env = append(command.Environ(), "DOCKER_HOST="+lab.DockerHost())
+	return command
+}
+
+// start starts it, unless it runs.
+func (c *controller) start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.startLocked()
+}
+
+func (c *controller) startLocked() (err error) {
+	if c.process != nil {
+		return nil
+	}
+	if c.dir == "" {
+		// Sockets have short paths, and state lies beside them.
+		if c.dir, err = os.MkdirTemp("", "sluice-e2e-"); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(filepath.Join(c.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	process := c.command()
+	process.Stdout, process.Stderr = log, log
+	if err := lab.InEngineNamespace(process.Start); err != nil {
+		return fmt.Errorf("start the controller: %w", err)
+	}
+	c.process, c.ended = process, make(chan error, 1)
+	go func() { c.ended <- process.Wait() }()
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", c.socket())
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case ended := <-c.ended:
+			c.process = nil
+			return fmt.Errorf("the controller ended at once: %w\n%s", ended, c.logText())
+		default:
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the controller did not listen within %v: %w\n%s", waitLimit, err, c.logText())
+		}
+	}
+}
+
+func (c *controller) logText() string {
+	text, err := os.ReadFile(filepath.Join(c.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// kill ends it without a warning.
+func (c *controller) kill() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.killLocked()
+}
+
+func (c *controller) killLocked() error {
+	if c.process == nil {
+		return nil
+	}
+	if err := c.process.Process.Kill(); err != nil {
+		return err
+	}
+	<-c.ended
+	c.process = nil
+	return nil
+}
+
+// remove ends it and takes back all that it has done.
+func (c *controller) remove(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dir == "" {
+		return nil
+	}
+	if err := c.killLocked(); err != nil {
+		return err
+	}
+	cleaner := c.command("--clear")
+	var out []byte
+	err := lab.InEngineNamespace(func() (err error) {
+		out, err = cleaner.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("clear the controller: %w\n%s", err, out)
+	}
+	return errors.Join(err, os.RemoveAll(c.dir))
+}
+
+// cmdController looks after the lab's engine: controller start, controller kill.
+func cmdController(ts *testscript.TestScript, neg bool, args []string) {
+	switch {
+	case len(args) == 1 && args[0] == "start" && !neg:
+		ts.Check(theController.start())
+		ts.Setenv("SLUICE_SOCKET", theController.socket())
+	case len(args) == 1 && args[0] == "kill" && !neg:
+		ts.Check(theController.kill())
+	case len(args) == 1 && args[0] == "log" && !neg:
+		ts.Logf("%s", theController.logText())
+	default:
+		ts.Fatalf("usage: controller start | kill | log")
+	}
+}
