@@ -12,9 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoBridge is in the error for a bridge that is not there, or is none.
-var ErrNoBridge = errors.New("no such bridge: ask again when the network is there")
-
 // AddBridge looks after a bridge, by its name: the host's rules judge what comes from it, and what it only passes on
 // from port to port too. With managed set, what comes from it without a mark is dropped, so that a container is mute
 // until it has rules. Calling it again changes what managed says.

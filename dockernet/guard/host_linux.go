@@ -14,17 +14,6 @@ import (
 	"sluice/dockernet/nft"
 )
 
-// Config is what a [Host] has to know.
-type Config struct {
-	// Mark is [DefaultMark] if it is 0.
-	Mark Mark
-	// LogGroup is the NFLOG group that gets the first packets of what is refused, in the host's namespace. Messages
-	// begin with "sluice guard".
-	LogGroup uint16
-	// In runs a function on a thread inside the host's network namespace. nil is for those who are there anyway.
-	In func(func() error) error
-}
-
 // Host keeps the guards of all containers of one host. Its methods may be called by any number of goroutines.
 //
 // The rules stay when the process ends. Only one Host may look after a network namespace at a time.
@@ -34,7 +23,7 @@ type Host struct {
 	links *netlink.Handle
 
 	mu sync.Mutex // guards all below, and is held for moments only
-	// free are connections that nobody uses at the moment; own are the port ids of all that there ever were.
+	// free are connections that nobody uses at the moment; own are the port ids of all that are open.
 	free []*nft.Conn
 	own  map[uint32]bool
 	// found are the chains of ports' tables that were there before, by port.
@@ -143,6 +132,7 @@ func (h *Host) Close() error {
 	h.links.Close()
 	var err error
 	for _, c := range h.free {
+		delete(h.own, c.PortID())
 		err = errors.Join(err, c.Close())
 	}
 	h.free = nil
@@ -194,11 +184,13 @@ func (h *Host) with(f func(*nft.Conn) error) error {
 	if err != nil {
 		return err
 	}
-	if err := f(c); err != nil {
-		return errors.Join(err, c.Close())
-	}
+	err = f(c)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err != nil {
+		delete(h.own, c.PortID()) // somebody else may get it
+		return errors.Join(err, c.Close())
+	}
 	h.free = append(h.free, c)
 	return nil
 }
@@ -218,17 +210,6 @@ func (h *Host) take() (c *nft.Conn, err error) {
 		h.own[c.PortID()] = true
 	}
 	return c, err
-}
-
-// Counters are what the host's tables have counted since they were made.
-type Counters struct {
-	// NotReply and NotOpen are packets of containers that were marked as replies, or as parts of a connection that is
-	// open, but were none.
-	NotReply, NotOpen nft.Counter
-	// Unmarked is what ports without rules have sent on managed networks.
-	Unmarked nft.Counter
-	// Unjudged are bridged packets that the rules have not seen, because the bridge does not call them.
-	Unjudged nft.Counter
 }
 
 // Counters reads the counters for the whole host.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/direct"
+	"sluice/policy"
 )
 
 // Addresses of both families with the same part to play.
@@ -147,6 +148,44 @@ func TestPlanes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An adopted provider's proxy can be reached in every phase, and what a policy names by name is a target like others.
+func TestOpenAndNamed(t *testing.T) {
+	l := newLab(t, "absc")
+	b, c := l.containers["b"], l.containers["c"]
+	for _, option := range []policy.Inbound{policy.InboundAll, policy.InboundNone} {
+		named := inbound(phaseOf(t, "allowlist", "db.test:5432"), option)
+		named.Named = []netip.AddrPort{netip.AddrPortFrom(c.ip4, 5432), netip.AddrPortFrom(c.ip6, 5432)}
+		s := l.spec(t, "a", named, inbound(phaseOf(t, "no-network"), option))
+		s.Open = []netip.AddrPort{netip.AddrPortFrom(b.ip4, 8080), netip.AddrPortFrom(b.ip6, 8080)}
+		if err := l.port("a").Install(s, policy.Baseline); err != nil {
+			t.Fatal(err)
+		}
+		for phase, rows := range map[policy.Phase][]struct {
+			protocol string
+			to       station
+			port     uint16
+			passes   bool
+		}{
+			policy.Baseline: {{"tcp", b.station, 8080, true}, {"tcp", b.station, 8081, false}, {"udp", b.station, 8080, false},
+				{"tcp", c.station, 5432, true}, {"udp", c.station, 5432, true}, {"tcp", c.station, 5433, false}, {"ping", c.station, 0, false}},
+			policy.Run: {{"tcp", b.station, 8080, true}, {"udp", b.station, 8080, false}, {"tcp", c.station, 5432, false}},
+		} {
+			if err := l.port("a").Switch(phase); err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range rows {
+				for _, to := range []netip.Addr{row.to.ip4, row.to.ip6} {
+					key := l.token()
+					f := l.attempts(row.protocol, to, row.port)[0]
+					if got := l.where(t, "a", []byte(key), f.frame(30000, key)); (got != "") != row.passes {
+						t.Errorf("%v: %s to %v port %d reaches %q, want to pass: %v", phase, row.protocol, to, row.port, got, row.passes)
+					}
+				}
+			}
+		}
 	}
 }
 

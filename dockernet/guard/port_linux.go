@@ -14,9 +14,6 @@ import (
 	"sluice/policy"
 )
 
-// ErrGone is in the error for a veth that is not there any more, or is another one.
-var ErrGone = errors.New("the interface is gone: look the container up again")
-
 // Port is the guard of one veth. Its methods may be called by any number of goroutines; they run one after another.
 //
 // What a method changes of the rules in force, it changes in one transaction of rules only, so that no packet ever
@@ -27,8 +24,9 @@ type Port struct {
 	name string
 	id   nft.ID
 
-	mu sync.Mutex // guards portState; taken before any of the host's
+	mu sync.Mutex // guards what follows; taken before any of the host's
 	portState
+	removed bool
 }
 
 type portState struct {
@@ -37,8 +35,6 @@ type portState struct {
 	staged, current *stage
 	inForce         []ref
 	quarantined     bool
-	// based is set if there is a chain "ingress".
-	based bool
 	// older are chains and sets of generations before staged, to be deleted with the next switch.
 	older nft.Objects
 }
@@ -53,7 +49,7 @@ type stage struct {
 func (s *stage) ref(p policy.Phase) ref { return s.spec.ref(s.generation, p) }
 
 // Port returns the guard of the veth whose end on the host has this name. It is always the same one for a name, until
-// it is removed.
+// [Port.Remove]. After that it has to be asked for again.
 func (h *Host) Port(name string) *Port {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,6 +102,8 @@ func (p *Port) Switch(phase policy.Phase) error {
 	})
 }
 
+var errRemoved = errors.New("its rules were removed: ask the host for the port again")
+
 var errNotInstalled = errors.New("no rules have been staged: install the guard first")
 
 // Quarantine drops every frame that the container sends. It needs nothing to be there but the veth.
@@ -123,9 +121,12 @@ func (p *Port) Remove() error {
 			return err
 		}
 		p.portState = portState{}
+		p.removed = true
 		p.host.mu.Lock()
 		delete(p.host.found, p.name)
-		delete(p.host.ports, p.name)
+		if p.host.ports[p.name] == p {
+			delete(p.host.ports, p.name)
+		}
 		p.host.mu.Unlock()
 		return p.host.setMember(p.host.guarded, portSets, p.name, false, false)
 	})
@@ -156,6 +157,9 @@ func (p *Port) isThere(s *stage) error {
 func (p *Port) stage(s *Spec) error {
 	if err := s.check(); err != nil {
 		return err
+	}
+	if p.removed {
+		return errRemoved
 	}
 	if s.Interface != p.name {
 		return fmt.Errorf("the rules are for interface %s", s.Interface)
@@ -216,9 +220,6 @@ func (p *Port) takeOver(c *nft.Conn) error {
 		return err
 	}
 	for _, name := range chains {
-		if name == ingressChain {
-			p.based = true
-		}
 		if _, ok := generationOf(name); ok {
 			p.older.Chains = append(p.older.Chains, name)
 		}
@@ -247,15 +248,13 @@ func newest(o nft.Objects) (newest generation) {
 func (p *Port) enforce(r ref) error {
 	chains := p.host.inForce(p.staged.spec, r)
 	b := new(nft.Batch)
-	if !p.based {
-		b.AddChains(p.id, chains[0])
-	}
+	b.AddChains(p.id, chains[0])
 	b.Replace(p.id, chains...)
 	b.Delete(p.id, p.older)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
 		return err
 	}
-	p.current, p.inForce, p.quarantined, p.based, p.older = p.staged, []ref{r}, false, true, nft.Objects{}
+	p.current, p.inForce, p.quarantined, p.older = p.staged, []ref{r}, false, nft.Objects{}
 	// The name may have changed hands while the chain was made.
 	return p.isThere(p.staged)
 }
@@ -271,40 +270,26 @@ func (p *Port) both(r ref) error {
 	return nil
 }
 
-func (p *Port) quarantine() error {
+// addQuarantine adds to a batch what drops everything.
+func (p *Port) addQuarantine(b *nft.Batch) {
 	chain := p.host.quarantined(p.name)
-	b := new(nft.Batch)
 	b.AddTable(p.id)
 	b.AddCounters(p.id, quarantineCount)
 	b.AddChains(p.id, chain)
 	b.Replace(p.id, chain)
+}
+
+func (p *Port) quarantine() error {
+	if p.removed {
+		return errRemoved
+	}
+	b := new(nft.Batch)
+	p.addQuarantine(b)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
 		return err
 	}
-	p.current, p.inForce, p.quarantined, p.based = nil, nil, true, true
+	p.current, p.inForce, p.quarantined = nil, nil, true
 	return nil
-}
-
-// PortCounters are what the table of one veth has counted since it was made.
-type PortCounters struct {
-	// Allowed are packets of the direct plane. Of these, Open belong to connections that were open before the phase
-	// came, or else are dropped by the host's rules.
-	Allowed, Open nft.Counter
-	// Replies are marked as such. What of them is none, the host's rules drop.
-	Replies, Resets nft.Counter
-	// Refused are dropped by what each phase allows, RefusedAlways by what none does.
-	Refused       [policy.PhaseCount]nft.Counter
-	RefusedAlways Refusals
-}
-
-// Refusals are frames that are dropped whatever the phase.
-type Refusals struct {
-	// FalseSource are addresses that are not the container's. Malformed are other protocols, fragments, options and
-	// extension headers. Misdirected are packets to elsewhere that were not sent to a router. Neighbour are ARP and
-	// neighbour discovery that say something else than they may, or too often. Closed are ports that nobody may reach.
-	FalseSource, Malformed, Misdirected, Neighbour, Closed nft.Counter
-	// Quarantine is all that came in a quarantine.
-	Quarantine nft.Counter
 }
 
 // Counters reads the table's counters. Without a table all are zero.

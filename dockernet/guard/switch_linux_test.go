@@ -115,6 +115,11 @@ func TestLifeOfAPort(t *testing.T) {
 
 	step("remove", p.Remove(), "xyzn")
 	step("remove_again", p.Remove(), "xyzn")
+	for _, err := range []error{p.Install(first, policy.Baseline), p.Quarantine()} {
+		if !errors.Is(err, errRemoved) {
+			t.Errorf("after Remove: %v", err)
+		}
+	}
 	step("quarantine_of_nothing", l.port("a").Quarantine(), "")
 	step("install_after_quarantine", l.port("a").Install(first, policy.Baseline), "xy")
 	if err := l.port("a").Remove(); err != nil {
@@ -390,6 +395,14 @@ func TestResets(t *testing.T) {
 		} {
 			if got := l.where(t, "a", []byte(tt.key), l.fromA(to, tt.frame)); (got != "") != tt.arrives {
 				t.Errorf("%v, a reset %s: reaches %q", to, tt.name, got)
+			}
+		}
+		// A bare header has up to so many words of options.
+		for words := range maxTCPWords - minTCPWords + 3 {
+			before := l.counters(t, "a")[resetsCount].Packets
+			l.where(t, "a", []byte("<"), l.fromA(to, h.segment(source, 80, rst, words, "")))
+			if got, want := l.counters(t, "a")[resetsCount].Packets-before == 1, words <= maxTCPWords-minTCPWords; got != want {
+				t.Errorf("%v, a reset with %d words of options may pass: %v, want %v", to, words, got, want)
 			}
 		}
 		before := l.counters(t, "a")[resetsCount].Packets

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	mdnetlink "github.com/mdlayher/netlink"
@@ -17,16 +18,6 @@ import (
 	"sluice/dockernet/nft"
 )
 
-// Gap is a time in which rules were not in force, because somebody else has changed or deleted them.
-type Gap struct {
-	// Port is whose rules they were, or "" for those of the whole host.
-	Port string
-	// Uncovered is the time from when the kernel has told of the change until the rules were in force again.
-	Uncovered time.Duration
-	// Err is set if they are not in force again. It will be tried once more in a second.
-	Err error
-}
-
 // watchBuffer is how much the kernel may have told that has not been read yet. If that is not enough, all rules are
 // put in force again, whatever has happened to them.
 const watchBuffer = 8 << 20
@@ -34,7 +25,8 @@ const watchBuffer = 8 << 20
 const retryAfter = time.Second
 
 // Watch puts rules in force again when somebody else changes them: another nft, firewalld, a table flushed by hand. It
-// tells report of each time that this was needed, and returns when ctx is done.
+// tells report of each time that this was needed, and returns when ctx is done. report is not called by two goroutines
+// at once.
 func (h *Host) Watch(ctx context.Context, report func(Gap)) error {
 	return h.watch(ctx, func() {}, report)
 }
@@ -54,44 +46,65 @@ func (h *Host) watch(ctx context.Context, ready func(), report func(Gap)) error 
 		return fmt.Errorf("watch guard: %w", err)
 	}
 	ready()
-	stop := context.AfterFunc(ctx, func() { sock.SetReadDeadline(time.Now()) })
-	defer stop()
 
-	w := &watcher{host: h, since: make(map[string]time.Time)}
-	for ctx.Err() == nil {
-		if len(w.since) > 0 {
-			sock.SetReadDeadline(time.Now().Add(retryAfter))
+	// Putting rules in force makes the kernel tell a lot, so somebody else has to listen meanwhile.
+	w := &watcher{host: h, wake: make(chan struct{}, 1), since: make(map[string]time.Time)}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var listener sync.WaitGroup
+	listener.Go(func() { fail(w.listen(sock)) })
+	defer listener.Wait()
+	defer sock.SetReadDeadline(time.Unix(1, 0))
+	for {
+		var retry <-chan time.Time
+		if w.restore(report) {
+			retry = time.After(retryAfter)
 		}
-		messages, err := sock.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.ENOBUFS):
-			w.all()
-		case errors.Is(err, os.ErrDeadlineExceeded):
-		case err != nil:
-			return fmt.Errorf("watch guard: %w", err)
-		}
-		if w.read(messages) || err != nil {
-			w.restore(report)
-		}
-		if len(w.since) == 0 {
-			sock.SetReadDeadline(time.Time{})
-			if ctx.Err() != nil { // its deadline may just have been taken away
-				return nil
+		select {
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("watch guard: %w", err)
 			}
+			return nil
+		case <-w.wake:
+		case <-retry:
 		}
 	}
-	return nil
 }
 
 // watcher knows since when which rules are not what they should be, by port; "" stands for the whole host's.
 type watcher struct {
-	host  *Host
+	host *Host
+	wake chan struct{} // has something when rules have to be put in force
+
+	mu    sync.Mutex // guards since
 	since map[string]time.Time
 }
 
+// listen reads what the kernel tells until the socket's deadline has passed.
+func (w *watcher) listen(sock *mdnetlink.Conn) error {
+	for {
+		messages, err := sock.Receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			w.all()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return err
+		case !w.read(messages):
+			continue
+		}
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
 func (w *watcher) changed(port string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if _, ok := w.since[port]; !ok {
 		w.since[port] = time.Now()
 	}
@@ -100,8 +113,9 @@ func (w *watcher) changed(port string) {
 func (w *watcher) all() {
 	w.changed("")
 	w.host.mu.Lock()
-	defer w.host.mu.Unlock()
-	for name := range w.host.ports {
+	names := slices.Collect(maps.Keys(w.host.ports))
+	w.host.mu.Unlock()
+	for _, name := range names {
 		w.changed(name)
 	}
 }
@@ -160,17 +174,26 @@ func (w *watcher) table(family byte, name string) {
 	}
 }
 
-// restore puts in force again what has changed, the rules for the whole host first.
-func (w *watcher) restore(report func(Gap)) {
-	for _, port := range slices.Sorted(maps.Keys(w.since)) {
+// restore puts in force again what has changed, the rules for the whole host first, and reports whether that has failed
+// for some.
+func (w *watcher) restore(report func(Gap)) (failed bool) {
+	w.mu.Lock()
+	todo := w.since
+	w.since = make(map[string]time.Time)
+	w.mu.Unlock()
+	for _, port := range slices.Sorted(maps.Keys(todo)) {
 		needed, err := w.host.restore(port)
 		if needed || err != nil {
-			report(Gap{Port: port, Uncovered: time.Since(w.since[port]), Err: err})
+			report(Gap{Port: port, Uncovered: time.Since(todo[port]), Err: err})
 		}
-		if err == nil {
-			delete(w.since, port)
+		if err != nil {
+			failed = true
+			w.mu.Lock()
+			w.since[port] = todo[port]
+			w.mu.Unlock()
 		}
 	}
+	return failed
 }
 
 // restore reports whether there is still something to put in force.
@@ -225,7 +248,7 @@ func (h *Host) membersOf(set setIn) (names []string) {
 	return names
 }
 
-// restore makes the table anew.
+// restore puts in force what has been. If a table is left with all that it had, its rules stay in force meanwhile.
 func (p *Port) restore() (needed bool, err error) {
 	err = p.do("restore", func() error {
 		if p.staged == nil && !p.quarantined {
@@ -239,28 +262,37 @@ func (p *Port) restore() (needed bool, err error) {
 		}
 		needed = true
 		before := p.portState
-		err := p.again(before)
-		if err != nil {
-			p.portState = before
+		there := false
+		if err := p.host.with(func(c *nft.Conn) (err error) {
+			there, err = c.Has(p.id)
+			return err
+		}); err != nil {
+			return err
 		}
-		return err
+		if there && before.current != nil && p.again(before) == nil {
+			return nil
+		}
+		b := new(nft.Batch)
+		b.DeleteTable(p.id)
+		if before.quarantined {
+			p.addQuarantine(b)
+		}
+		if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+			return err
+		}
+		p.portState = portState{quarantined: before.quarantined}
+		if err := p.again(before); err != nil {
+			p.portState = before
+			return err
+		}
+		return nil
 	})
 	return needed, err
 }
 
+// again installs, stages and narrows what was.
 func (p *Port) again(before portState) error {
-	b := new(nft.Batch)
-	b.DeleteTable(p.id)
-	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
-		return err
-	}
-	p.portState = portState{}
-	switch {
-	case before.quarantined:
-		if err := p.quarantine(); err != nil {
-			return err
-		}
-	case before.current != nil:
+	if before.current != nil {
 		if err := p.stage(before.current.spec); err != nil {
 			return err
 		}

@@ -100,17 +100,17 @@ func TestRulesComeBack(t *testing.T) {
 		{"host_flushed", []string{"flush table inet sluice_guard"}, []string{""}, nil, "xy"},
 		{"host_deleted", []string{"delete table inet sluice_guard", "delete table bridge sluice_guard"}, []string{""}, nil, "xy"},
 		{"bridge_forgotten", []string{`delete element inet sluice_guard bridges { "br-lab" }`}, []string{""}, nil, "xy"},
-		{"flush_switched", flush, []string{"", "veth-a"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Switch(policy.Run)) }, "xz"},
-		{"flush_both", flush, []string{"", "veth-a"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Both(policy.Run)) }, "x"},
-		{"flush_staged", flush, []string{"", "veth-a"}, func(t *testing.T, l *lab, p *Port) {
+		{"flush_switched", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Switch(policy.Run)) }, "xz"},
+		{"flush_both", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Both(policy.Run)) }, "x"},
+		{"flush_staged", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) {
 			check(t, p.Stage(l.spec(t, "a", phaseOf(t, "public"), phaseOf(t, "public"))))
 		}, "xy"},
-		{"flush_both_staged", flush, []string{"", "veth-a"}, func(t *testing.T, l *lab, p *Port) {
+		{"flush_both_staged", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) {
 			check(t, p.Stage(l.spec(t, "a", phaseOf(t, "public"), phaseXZ(t))))
 			check(t, p.Both(policy.Run))
 		}, "x"},
-		{"flush_quarantine", flush, []string{"", "veth-a"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Quarantine()) }, ""},
-		{"flush_quarantine_only", flush, []string{"", "veth-a"}, func(t *testing.T, l *lab, p *Port) {
+		{"flush_quarantine", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Quarantine()) }, ""},
+		{"flush_quarantine_only", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) {
 			check(t, p.Remove())
 			check(t, l.port("a").Quarantine())
 		}, ""},

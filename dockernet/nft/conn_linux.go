@@ -151,9 +151,9 @@ func (c *Conn) Chains(family string) (map[string][]string, error) {
 	return names, nil
 }
 
-// has reports whether a table is there. Other questions about one that is not fail with errors that the library makes
+// Has reports whether a table is there. Other questions about one that is not fail with errors that the library makes
 // unrecognisable.
-func (c *Conn) has(id ID) (bool, error) {
+func (c *Conn) Has(id ID) (bool, error) {
 	if err := c.room(0, 0); err != nil {
 		return false, err
 	}
@@ -169,7 +169,7 @@ func (c *Conn) has(id ID) (bool, error) {
 
 // Sets returns the names of a table's sets. Without the table there are none.
 func (c *Conn) Sets(id ID) ([]string, error) {
-	if there, err := c.has(id); err != nil || !there {
+	if there, err := c.Has(id); err != nil || !there {
 		return nil, err
 	}
 	sets, err := c.c.GetSets(id.kernel())
@@ -185,7 +185,7 @@ func (c *Conn) Sets(id ID) ([]string, error) {
 
 // Interfaces returns the elements of a set of interface names. Without the table there are none.
 func (c *Conn) Interfaces(id ID, set string) ([]string, error) {
-	if there, err := c.has(id); err != nil || !there {
+	if there, err := c.Has(id); err != nil || !there {
 		return nil, err
 	}
 	elements, err := c.c.GetSetElements(&nftables.Set{Table: id.kernel(), Name: set})
@@ -201,7 +201,7 @@ func (c *Conn) Interfaces(id ID, set string) ([]string, error) {
 
 // Counters reads the counters of a table. Without the table there are none.
 func (c *Conn) Counters(id ID) (map[string]Counter, error) {
-	if there, err := c.has(id); err != nil || !there {
+	if there, err := c.Has(id); err != nil || !there {
 		return nil, err
 	}
 	objects, err := c.c.GetNamedObjects(id.kernel())
@@ -218,6 +218,3 @@ func (c *Conn) Counters(id ID) (map[string]Counter, error) {
 	}
 	return counters, nil
 }
-
-// Counter is what a counter has seen.
-type Counter struct{ Packets, Bytes uint64 }

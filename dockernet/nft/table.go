@@ -217,3 +217,6 @@ func (t *Table) Objects() (o Objects) {
 	}
 	return o
 }
+
+// Counter is what a counter has seen.
+type Counter struct{ Packets, Bytes uint64 }

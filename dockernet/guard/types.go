@@ -1,0 +1,69 @@
+package guard
+
+import (
+	"errors"
+	"time"
+
+	"sluice/dockernet/nft"
+	"sluice/policy"
+)
+
+// Config is what a [Host] has to know.
+type Config struct {
+	// Mark is [DefaultMark] if it is 0.
+	Mark Mark
+	// LogGroup is the NFLOG group that gets the first packets of what is refused, in the host's namespace. Messages
+	// begin with "sluice guard".
+	LogGroup uint16
+	// In runs a function on a thread inside the host's network namespace. nil is for those who are there anyway.
+	In func(func() error) error
+}
+
+// Gap is a time in which rules were not in force, because somebody else has changed or deleted them.
+type Gap struct {
+	// Port is whose rules they were, or "" for those of the whole host.
+	Port string
+	// Uncovered is the time from when the kernel has told of the change until the rules were in force again.
+	Uncovered time.Duration
+	// Err is set if they are not in force again. It will be tried once more in a second.
+	Err error
+}
+
+// Counters are what the host's tables have counted since they were made.
+type Counters struct {
+	// NotReply and NotOpen are packets of containers that were marked as replies, or as parts of a connection that is
+	// open, but were none.
+	NotReply, NotOpen nft.Counter
+	// Unmarked is what ports without rules have sent on managed networks.
+	Unmarked nft.Counter
+	// Unjudged are bridged packets that the rules have not seen, because the bridge does not call them.
+	Unjudged nft.Counter
+}
+
+// PortCounters are what the table of one veth has counted since it was made.
+type PortCounters struct {
+	// Allowed are packets of the direct plane. Of these, Open belong to connections that were open before the phase
+	// came, or else are dropped by the host's rules.
+	Allowed, Open nft.Counter
+	// Replies are marked as such. What of them is none, the host's rules drop.
+	Replies, Resets nft.Counter
+	// Refused are dropped by what each phase allows, RefusedAlways by what none does.
+	Refused       [policy.PhaseCount]nft.Counter
+	RefusedAlways Refusals
+}
+
+// Refusals are frames that are dropped whatever the phase.
+type Refusals struct {
+	// FalseSource are addresses that are not the container's. Malformed are other protocols, fragments, options and
+	// extension headers. Misdirected are packets to elsewhere that were not sent to a router. Neighbour are ARP and
+	// neighbour discovery that say something else than they may, or too often. Closed are ports that nobody may reach.
+	FalseSource, Malformed, Misdirected, Neighbour, Closed nft.Counter
+	// Quarantine is all that came in a quarantine.
+	Quarantine nft.Counter
+}
+
+// ErrGone is in the error for a veth that is not there any more, or is another one.
+var ErrGone = errors.New("the interface is gone: look the container up again")
+
+// ErrNoBridge is in the error for a bridge that is not there, or is none.
+var ErrNoBridge = errors.New("no such bridge: ask again when the network is there")
