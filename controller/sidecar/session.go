@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,6 +105,7 @@ func (s *Sidecar) Apply(ctx context.Context, id string, spec control.SessionSpec
 			if !i.isSettled() {
 				// It may not have the session yet. What it is given later with a lower generation, it refuses.
 				tell = merged(before, spec)
+				tell.Generation = cmp.Or(tell.Generation, before.Generation+1)
 			}
 			r, err := i.apply(id, tell)
 			switch {
