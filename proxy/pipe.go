@@ -5,11 +5,12 @@ import "golang.org/x/sys/unix"
 // pipeBytes is the size that a splice pipe must have: what is smaller costs more system calls than copying.
 // An unprivileged user may hold fs.pipe-user-pages-soft pages (64 MiB by default) in pipes; beyond that new ones
 // have two pages only (pipe(7)).
-const pipeBytes = 256 << 10
+const pipeBytes = 1 << 20
 
-// keptPipes bounds the idle pipes of a worker. A pipe is taken only while bytes are under way and is given back
-// empty, so a worker needs one, and one more for each direction whose receiver is slow.
-const keptPipes = 16
+// maxPipes bounds the pipes of a worker, and with them the memory that slow receivers can hold: beyond it bytes are
+// copied. A pipe is taken only while bytes are under way and is given back empty, so a worker needs one, and one more
+// for each direction whose receiver is slow.
+const maxPipes = 16
 
 // pipe carries bytes from socket to socket inside the kernel (splice(2)).
 type pipe struct {
@@ -19,6 +20,7 @@ type pipe struct {
 
 type pipes struct {
 	idle []*pipe
+	live int // pipes that are open, idle or not
 	// denied counts down the requests that are answered with none, after one could not be made at full size.
 	denied int
 }
@@ -29,6 +31,9 @@ func (p *pipes) take() *pipe {
 		q := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		return q
+	}
+	if p.live == maxPipes {
+		return nil
 	}
 	if p.denied > 0 {
 		p.denied--
@@ -45,13 +50,15 @@ func (p *pipes) take() *pipe {
 		p.denied = 1000
 		return nil
 	}
+	p.live++
 	return q
 }
 
 // give takes a pipe back. One that is not empty is closed: its bytes belong to a flow that has ended.
 func (p *pipes) give(q *pipe) {
-	if q.held != 0 || len(p.idle) == keptPipes {
+	if q.held != 0 {
 		q.close()
+		p.live--
 		return
 	}
 	p.idle = append(p.idle, q)
@@ -61,6 +68,7 @@ func (p *pipes) close() {
 	for _, q := range p.idle {
 		q.close()
 	}
+	p.live -= len(p.idle)
 	p.idle = nil
 }
 

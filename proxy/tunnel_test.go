@@ -237,7 +237,7 @@ func TestIdleTunnelHoldsTwoSockets(t *testing.T) {
 		clients = append(clients, c)
 	}
 	// Each tunnel is four sockets here: ours, the proxy's two, the upstream's. Some pipes may be kept by the worker.
-	if opened := descriptors(t) - before; opened > 4*tunnels+2*keptPipes {
+	if opened := descriptors(t) - before; opened > 4*tunnels+2*maxPipes {
 		t.Errorf("%d descriptors for %d tunnels", opened, tunnels)
 	}
 	for _, c := range clients {
