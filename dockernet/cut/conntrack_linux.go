@@ -2,7 +2,6 @@ package cut
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -28,6 +27,8 @@ const (
 	ctaIPv6Source, ctaIPv6Destination = 3, 4
 
 	ctaProtoNumber, ctaProtoSource, ctaProtoDestination = 1, 2, 3
+	// Id, type and code of ICMP, and of ICMPv6.
+	ctaProtoICMP, ctaProtoICMPv6 = 4, 7
 
 	ctaFilterOriginal, ctaFilterReply = 1, 2
 	// filterSource is the flag for a tuple's source address (CTA_FILTER_F_CTA_IP_SRC of nf_internals.h).
@@ -46,7 +47,7 @@ type entry struct {
 	// The rest is valid for as long as the message that it was read from.
 	family                    uint8
 	originalTuple, replyTuple []byte
-	identity                  []byte // attributes that tell the entry from a later one of the same addresses
+	id, zone                  []byte // nil if they are not known
 }
 
 // parse reads an entry. One that it does not understand is an error, since it could be one that has to go.
@@ -61,26 +62,32 @@ func parse(b []byte) (e entry, err error) {
 			e.originalTuple = value
 		case ctaTupleReply:
 			e.replyTuple = value
-		case ctaID, ctaZone:
-			e.identity = attribute(e.identity, kind, value)
+		case ctaID:
+			e.id = value
+		case ctaZone:
+			e.zone = value
 		}
 	}
 	e.original, e.protocol = parseTuple(e.originalTuple)
 	e.reply, _ = parseTuple(e.replyTuple)
-	for _, f := range []flow{e.original, e.reply} {
-		if !f.source.IsValid() || !f.destination.IsValid() {
-			return e, errors.New("a connection without addresses")
-		}
-	}
-	return e, nil
+	return e, e.check()
 }
 
-// exact names this entry and no other.
+// exact names this entry and, as far as its id is known, no later one.
 func (e *entry) exact() []byte {
-	return append(nested(family(e.family), ctaTupleOriginal, e.originalTuple), e.identity...)
+	b := e.packets()
+	if e.id != nil {
+		b = attribute(b, ctaID, e.id)
+	}
+	if e.zone != nil {
+		b = attribute(b, ctaZone, e.zone)
+	}
+	return b
 }
 
-// answers names the entry that the answers belong to, in whatever namespace they are.
+// packets and answers name the entry that the connection's packets, or the answers to them, belong to in whatever
+// namespace.
+func (e *entry) packets() []byte { return nested(family(e.family), ctaTupleOriginal, e.originalTuple) }
 func (e *entry) answers() []byte { return nested(family(e.family), ctaTupleOriginal, e.replyTuple) }
 
 // parseTuple returns ports of 0 for protocols without them.
@@ -125,17 +132,24 @@ func familyOf(a netip.Addr) uint8 {
 
 // request names the entry that a packet belongs to, in whichever direction it goes.
 func request(protocol uint8, f flow) []byte {
+	return nested(family(familyOf(f.source.Addr())), ctaTupleOriginal, tupleOf(protocol, f))
+}
+
+func tupleOf(protocol uint8, f flow) []byte {
+	proto := attribute(nil, ctaProtoNumber, []byte{protocol})
+	proto = attribute(proto, ctaProtoSource, binary.BigEndian.AppendUint16(nil, f.source.Port()))
+	proto = attribute(proto, ctaProtoDestination, binary.BigEndian.AppendUint16(nil, f.destination.Port()))
+	return nested(addressesOf(f), ctaTupleProto, proto)
+}
+
+func addressesOf(f flow) []byte {
 	source, destination := uint16(ctaIPv4Source), uint16(ctaIPv4Destination)
 	if f.source.Addr().Is6() {
 		source, destination = ctaIPv6Source, ctaIPv6Destination
 	}
 	ip := attribute(nil, source, f.source.Addr().AsSlice())
 	ip = attribute(ip, destination, f.destination.Addr().AsSlice())
-	proto := attribute(nil, ctaProtoNumber, []byte{protocol})
-	proto = attribute(proto, ctaProtoSource, binary.BigEndian.AppendUint16(nil, f.source.Port()))
-	proto = attribute(proto, ctaProtoDestination, binary.BigEndian.AppendUint16(nil, f.destination.Port()))
-	tuple := nested(nested(nil, ctaTupleIP, ip), ctaTupleProto, proto)
-	return nested(family(familyOf(f.source.Addr())), ctaTupleOriginal, tuple)
+	return nested(nil, ctaTupleIP, ip)
 }
 
 // entries looks up the entry that each socket's packets belong to, nil for none.

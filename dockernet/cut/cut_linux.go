@@ -1,11 +1,14 @@
 package cut
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,29 +20,35 @@ import (
 // one of them any more, and what the far end still sends reaches nobody.
 //
 // It looks at the sockets and asks conntrack for the entry of each, which takes time for the container's own
-// connections only. Where something in the container takes datagrams from whoever sends them, it does the work of
-// [Sweep] as well, which takes longer; otherwise that is left for later, and the Report says so.
+// connections only. Where something in the container takes datagrams from whoever sends them, it reads all of the
+// namespace's entries too. Where that may not have seen everything, because there are raw sockets or [Spec.First] is
+// set, it also does the work of [Sweep], which takes longest; otherwise that is left for later, and the Report says so.
 //
 // A connection that neither the namespace's conntrack nor the host's knows was opened by nobody knows whom: it ends if
 // it is refused in either direction.
 func Cut(ns *netns.Namespace, s Spec) (Report, error) {
 	return run(ns, &s, func(c *cutter) error {
 		receivers, err := c.cutSockets()
-		if err == nil && receivers {
-			err = c.sweep()
+		if err == nil && (receivers || c.raw) {
+			if err = c.sweepInside(); err == nil && (c.raw || c.First) {
+				err = c.sweepHost()
+			}
 		}
 		return err
 	})
 }
 
-// Sweep deletes the conntrack entries that no socket stands for: of UDP sockets that are not connected, of processes
-// that have ended, of raw frames. Nothing can be sent by them, since the rules refuse every packet; but until they time
-// out the host translates what the far end sends, and they keep their ports from being redirected anew.
+// Sweep deletes every conntrack entry of a refused connection, also those that no socket stands for: of processes that
+// have ended, of raw frames. Nothing can be sent by them, since the rules refuse every packet; but until they time out
+// the host translates what the far end sends, for whoever comes to read it, and inside they keep their ports from being
+// redirected anew.
 //
-// It reads all of the namespace's entries and those of the host that have a source of the container's, which takes 10
-// ms and more: [Cut] does it by itself where somebody could tell the difference.
+// It walks through the host's table once for each IPv4 address and once for IPv6, 10 ms each and more: it is for
+// after the answer to whoever has asked for the switch.
 func Sweep(ns *netns.Namespace, s Spec) (Report, error) {
-	return run(ns, &s, (*cutter).sweep)
+	return run(ns, &s, func(c *cutter) error {
+		return errors.Join(c.sweepInside(), c.sweepHost())
+	})
 }
 
 // cutter does the work in one namespace and on the host.
@@ -50,7 +59,9 @@ type cutter struct {
 	// own are the container's addresses. What has one of them at both ends does not leave the namespace.
 	own map[netip.Addr]bool
 	// raw is set if a process has a socket that gets packets of all ports.
-	raw    bool
+	raw bool
+	// table is the text of the namespace's conntrack, nil where netlink is the faster way.
+	table  *os.File
 	report Report
 }
 
@@ -107,7 +118,26 @@ func (c *cutter) enter() (err error) {
 		}
 		c.raw = c.raw || bytes.Count(b, []byte("\n")) > 1 // the first line has the names of the columns
 	}
-	return nil
+	return c.openTable()
+}
+
+// fewEntries is up to when text is faster: older kernels begin a walk anew for every page of it.
+const fewEntries = 500
+
+// openTable opens the text of the calling thread's namespace, which a kernel need not have.
+func (c *cutter) openTable() (err error) {
+	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	if err != nil {
+		return nil
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err != nil || n > fewEntries {
+		return nil
+	}
+	c.table, err = os.Open("/proc/thread-self/net/nf_conntrack")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (c *cutter) close() {
@@ -115,6 +145,9 @@ func (c *cutter) close() {
 		if conn != nil {
 			conn.close()
 		}
+	}
+	if c.table != nil {
+		c.table.Close()
 	}
 }
 
@@ -136,22 +169,18 @@ func (c *cutter) cutSockets() (receivers bool, err error) {
 		return false, err
 	}
 	var dead []socket
-	var inside, host [][]byte
+	var entries [][]byte
 	for i, s := range sockets {
 		if !c.judge(&s, found[i]) {
 			continue
 		}
 		dead = append(dead, s)
-		inside = append(inside, request(s.protocol, s.flow))
-		host = append(host, request(s.protocol, s.flow))
+		entries = append(entries, request(s.protocol, s.flow))
 	}
-	// The resets still need the entries.
-	errs := make([]error, 3)
-	c.report.Sockets, errs[0] = c.diag.destroy(dead)
+	// The resets still need the entries, so those come second.
+	c.report.Sockets, err = c.diag.destroy(dead)
 	c.report.Ended = c.report.Sockets
-	c.report.Entries, errs[1] = c.inside.remove(inside)
-	c.report.HostEntries, errs[2] = c.host.remove(host)
-	return receivers || c.raw, errors.Join(errs...)
+	return receivers, errors.Join(err, c.remove(entries, entries))
 }
 
 func deleteLocal(sockets []socket, local func(netip.Addr) bool) []socket {
@@ -220,32 +249,57 @@ func (c *cutter) judge(s *socket, e *entry) bool {
 	}
 }
 
-// sweep deletes entries whether they have a socket or not.
-func (c *cutter) sweep() error {
+// sweepInside deletes entries whether they have a socket or not, and on the host those of the same connections.
+func (c *cutter) sweepInside() error {
 	var inside, host [][]byte
-	end := func(e entry) {
-		inside = append(inside, e.exact())
+	end := func(e *entry, onHost []byte) {
+		inside, host = append(inside, e.exact()), append(host, onHost)
 		if e.protocol != unix.IPPROTO_TCP {
 			c.report.Ended++
 		}
 	}
-	err := c.inside.all(func(e entry) {
+	err := c.everyEntry(func(e *entry) {
 		from, to := e.original.source.Addr(), e.original.destination
 		switch {
 		case !c.local(from):
 			if c.refusedInbound(from) {
-				end(e)
-				host = append(host, e.answers())
+				end(e, e.answers())
 			}
 		case c.local(e.reply.source.Addr()): // redirected, or never to leave
 		case c.Refused(to, e.protocol):
-			end(e)
+			end(e, e.packets())
 		}
 	})
 	if err != nil {
 		return err
 	}
-	err = c.host.from(c.Addresses, func(e entry) {
+	return c.remove(inside, host)
+}
+
+// everyEntry calls each with all of the namespace's. Where they are few the kernel writes them down as text much
+// faster, for it takes no lock to look into a slot of its table.
+func (c *cutter) everyEntry(each func(*entry)) error {
+	if c.table == nil {
+		return c.inside.all(func(e entry) { each(&e) })
+	}
+	lines := bufio.NewScanner(c.table)
+	for lines.Scan() {
+		e, err := parseLine(lines.Text())
+		if err != nil {
+			return err
+		}
+		each(&e)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("list conntrack entries: %w", err)
+	}
+	return nil
+}
+
+// sweepHost deletes the host's entries that began with a packet from one of the container's addresses.
+func (c *cutter) sweepHost() error {
+	var host [][]byte
+	err := c.host.from(c.Addresses, func(e entry) {
 		if c.Refused(e.original.destination, e.protocol) {
 			host = append(host, e.exact())
 		}
@@ -253,11 +307,15 @@ func (c *cutter) sweep() error {
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	entries, err1 := c.inside.remove(inside)
-	hostEntries, err2 := c.host.remove(host)
-	c.report.Entries += entries
-	c.report.HostEntries += hostEntries
 	c.report.Swept = true
+	return c.remove(nil, host)
+}
+
+func (c *cutter) remove(inside, host [][]byte) error {
+	n, err1 := c.inside.remove(inside)
+	c.report.Entries += n
+	n, err2 := c.host.remove(host)
+	c.report.HostEntries += n
 	return errors.Join(err1, err2)
 }
 

@@ -150,7 +150,7 @@ func TestCutLeavesRedirectedAndLocal(t *testing.T) {
 		s := w.spec(true)
 		s.Refused = func(netip.AddrPort, uint8) bool { return true }
 		s.RefusedInbound = func(netip.Addr) bool { return true }
-		want(t, w.cut(t, s), Report{Swept: true}) // the servers take datagrams from anyone
+		want(t, w.cut(t, s), Report{})
 		for name, c := range connections {
 			survives(t, family+" "+name, c)
 		}
@@ -176,11 +176,11 @@ func TestCutInbound(t *testing.T) {
 			fromHost := connect(t, w.host, "tcp", own[i], servicePort)
 
 			got := w.cut(t, w.spec(false))
-			want(t, got, Report{Inbound: 2, Swept: true})
+			want(t, got, Report{Inbound: 2})
 			survives(t, "published port", fromRefused)
 
 			got = w.cut(t, w.spec(true))
-			want(t, got, Report{Ended: 1, Sockets: 1, Entries: 1, HostEntries: 1, Inbound: 1, Swept: true})
+			want(t, got, Report{Ended: 1, Sockets: 1, Entries: 1, HostEntries: 1, Inbound: 1})
 			survives(t, "from the host", fromHost)
 			fromRefused.SetDeadline(time.Now().Add(10 * time.Second))
 			if _, err := fromRefused.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
@@ -198,10 +198,10 @@ func TestCutInboundDatagrams(t *testing.T) {
 	for i := range own {
 		connect(t, w.host, "udp", own[i], servicePort)
 	}
-	want(t, w.cut(t, w.spec(true)), Report{Swept: true})
+	want(t, w.cut(t, w.spec(true)), Report{})
 	s := w.spec(false)
 	s.RefusedInbound = func(netip.Addr) bool { return true }
-	want(t, w.cut(t, s), Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
+	want(t, w.cut(t, s), Report{Ended: 2, Entries: 2, HostEntries: 2})
 }
 
 // Before the gate is there only the host's conntrack knows who opened a connection, and between neighbours nobody
@@ -216,6 +216,7 @@ func TestCutBeforeTheGate(t *testing.T) {
 			outUDP := connect(t, w.inside, "udp", refused[i], servicePort)
 			in := connect(t, w.host, "tcp", own[i], servicePort)
 			s := w.spec(false)
+			s.First = true
 			s.Refused = func(netip.AddrPort, uint8) bool { return true }
 			want(t, w.cut(t, s), Report{Ended: 2, Sockets: 2, HostEntries: 2, Inbound: 1, Swept: true})
 			aborted(t, "outbound TCP", out)
@@ -300,7 +301,7 @@ func TestCutUnconnectedUDP(t *testing.T) {
 			if _, _, err := near.ReadFrom(b); err != nil {
 				t.Fatal(err)
 			}
-			want(t, w.cut(t, w.spec(false)), Report{Ended: 1, Entries: 1, HostEntries: 1, Swept: true})
+			want(t, w.cut(t, w.spec(false)), Report{Ended: 1, Entries: 1, HostEntries: 1})
 			// The host itself has been sent the answer now and says that nobody is there.
 			if _, err := far.WriteTo([]byte("more"), from); err != nil {
 				t.Fatal(err)
@@ -366,6 +367,44 @@ func TestCutSweepsForRawSockets(t *testing.T) {
 	}
 }
 
+// Echoes have no ports: they are told apart by what they have instead.
+func TestCutEcho(t *testing.T) {
+	for i, family := range []string{"ipv4", "ipv6"} {
+		t.Run(family, func(t *testing.T) {
+			w := newWorld(t)
+			nft(t, w.inside, gateRules)
+			domain, protocol, kind := unix.AF_INET, unix.IPPROTO_ICMP, byte(8) // RFC 792, RFC 4443 §4.1
+			if i == 1 {
+				domain, protocol, kind = unix.AF_INET6, unix.IPPROTO_ICMPV6, 128
+			}
+			var fd int
+			w.inside.Run(t, func() (err error) {
+				fd, err = unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+				return err
+			})
+			defer unix.Close(fd)
+			for _, to := range []netip.Addr{refused[i], allowed[i]} {
+				for _, id := range []byte{7, 8} {
+					echo := []byte{kind, 0, 0, 0, 0, id, 0, 1}
+					sum := uint16(kind)<<8 + uint16(id) + 1 // ICMPv6's is the kernel's to make
+					echo[2], echo[3] = byte(^sum>>8), byte(^sum)
+					address := unix.Sockaddr(&unix.SockaddrInet6{Addr: to.As16()})
+					if to.Is4() {
+						address = &unix.SockaddrInet4{Addr: to.As4()}
+					}
+					if err := unix.Sendto(fd, echo, 0, address); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			want(t, w.cut(t, w.spec(false)), Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
+			if n := entriesTo(t, w.host, allowed[i]); n != 2 {
+				t.Errorf("%d entries to the allowed address are left on the host, want 2", n)
+			}
+		})
+	}
+}
+
 func TestCutManySockets(t *testing.T) {
 	w := newWorld(t)
 	nft(t, w.inside, gateRules)
@@ -411,7 +450,7 @@ func TestCutManyEntries(t *testing.T) {
 	start := time.Now()
 	r := w.cut(t, w.spec(false))
 	t.Logf("%d of %d entries, inside and on the host: %v", count, 2*count, time.Since(start))
-	want(t, r, Report{Ended: count, Entries: count, HostEntries: count, Swept: true})
+	want(t, r, Report{Ended: count, Entries: count, HostEntries: count})
 	if n := entriesTo(t, w.host, allowed[0]); n != count {
 		t.Errorf("%d entries to the allowed address are left on the host, want %d", n, count)
 	}

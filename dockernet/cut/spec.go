@@ -18,6 +18,8 @@ type Spec struct {
 	RefusedInbound func(source netip.Addr) bool
 	// Addresses are those of the container. On the host, nothing that has another address is touched.
 	Addresses []netip.Addr
+	// First is set when the container has just come under rules: what was open before, the host alone knows.
+	First bool
 	// Host is the namespace of the container's bridges, nil for the one that this process runs in.
 	Host *netns.Namespace
 }
@@ -38,6 +40,6 @@ type Report struct {
 	// Kept and Inbound are what goes on: TCP connections and connected UDP sockets of the direct plane, from the
 	// container and into it.
 	Kept, Inbound int
-	// Swept is set if entries that no socket stands for are deleted as well, see [Sweep].
+	// Swept is set if the host has no entry of a refused connection any more, see [Sweep].
 	Swept bool
 }
