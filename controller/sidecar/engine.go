@@ -95,7 +95,7 @@ func (o *Options) readBinary() ([]byte, error) {
 
 // hash tells controllers with different directories apart in the engine's names.
 func (o *Options) hash() string {
-	sum := sha256.Sum256([]byte(o.Dir))
+	sum := sha256.Sum256([]byte(filepath.Clean(o.Dir)))
 	return hex.EncodeToString(sum[:4])
 }
 
