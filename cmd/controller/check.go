@@ -35,16 +35,25 @@ type checkedPolicy struct {
 }
 
 func newCheck(asJSON *bool) *cobra.Command {
-	return &cobra.Command{
-		Use:   "check FILE...",
-		Short: "Say whether policy files are valid, and what in them is likely wrong",
+	var host bool
+	cmd := &cobra.Command{
+		Use:   "check {FILE... | --host}",
+		Short: "Say whether policy files are valid, or whether this host can enforce them",
 		Long: `Check reads policy files in JSON or YAML ("-" is stdin) and prints for each of them "ok" with the mode,
 the number of targets and the digest of every policy, or all that is wrong: where, what, and what to write
 instead. What is legal but likely not meant is printed as a warning and changes nothing.
-The exit code is 1 if any file is refused.`,
+The exit code is 1 if any file is refused.
+
+With --host it looks at the kernel, the privileges and the engine for all that sluice serve needs, and changes nothing.
+The exit code is 1 if anything stands in the way.`,
 		Example: "  sluice check policy.yaml",
-		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
+			if host == (len(files) > 0) {
+				return errors.New("give policy files, or --host")
+			}
+			if host {
+				return checkHost(cmd, *asJSON)
+			}
 			var result error
 			for _, name := range files {
 				c, err := checkFile(cmd, name)
@@ -67,6 +76,8 @@ The exit code is 1 if any file is refused.`,
 			return result
 		},
 	}
+	cmd.Flags().BoolVar(&host, "host", false, "check this host and its engine")
+	return cmd
 }
 
 func checkFile(cmd *cobra.Command, name string) (checked, error) {

@@ -31,6 +31,9 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := hostProblems(log); err != nil {
+		return err
+	}
 	var subnet6 netip.Prefix
 	if s.allowIPv6 != "" {
 		if subnet6, err = netip.ParsePrefix(s.allowIPv6); err != nil {
@@ -124,6 +127,20 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	}
 	log.Info("ready", "socket", s.socket, "engine", docker.DaemonHost())
 	return tasks.Wait()
+}
+
+// hostProblems says what is wrong with this machine, and returns as an error what stands in the way. The engine may
+// come later.
+func hostProblems(log *slog.Logger) error {
+	var errs []error
+	for _, p := range engine.HostProblems() {
+		if p.Warning {
+			log.Warn(p.What, "check", p.Check, "repair", p.Repair)
+			continue
+		}
+		errs = append(errs, errors.New(p.String()))
+	}
+	return errors.Join(errs...)
 }
 
 // maxFiles is how many descriptors the sidecar may have: what it takes by itself, or no more than this process may,
