@@ -397,6 +397,12 @@ func TestCutEcho(t *testing.T) {
 					}
 				}
 			}
+			// The first packet waits for the neighbour's address.
+			for deadline := time.Now().Add(10 * time.Second); entriesTo(t, w.host, allowed[i]) < 2 || entriesTo(t, w.host, refused[i]) < 2; {
+				if time.Now().After(deadline) {
+					t.Fatal("the echoes do not come to the host")
+				}
+			}
 			want(t, w.cut(t, w.spec(false)), Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
 			if n := entriesTo(t, w.host, allowed[i]); n != 2 {
 				t.Errorf("%d entries to the allowed address are left on the host, want 2", n)
