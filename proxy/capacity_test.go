@@ -118,15 +118,16 @@ func TestNoDescriptorLeft(t *testing.T) {
 // acceptor is that of the only listener.
 func (r *rig) acceptor() (a *acceptor) {
 	r.Helper()
-	w := r.server.workers[0]
-	if err := w.Do(r.Context(), func() {
-		w.Each(func(h poll.Handler) {
-			if one, ok := h.(*acceptor); ok {
-				a = one
-			}
-		})
-	}); err != nil {
-		r.Fatal(err)
+	for _, w := range r.server.workers {
+		if err := w.Do(r.Context(), func() {
+			w.Each(func(h poll.Handler) {
+				if one, ok := h.(*acceptor); ok {
+					a = one
+				}
+			})
+		}); err != nil {
+			r.Fatal(err)
+		}
 	}
 	return a
 }
