@@ -372,6 +372,13 @@ func TestAgentCompass(t *testing.T) {
 		t.Errorf("a request while the file was empty: got %d", got)
 	}
 	open.ping()
+	// That client has closed; the proxy must have seen it, or the next change cuts its tunnel.
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(p.stdout.String(), `"verdict":"allow"`); {
+		if time.Now().After(deadline) {
+			t.Fatal("no record of a tunnel that ended in order")
+		}
+		time.Sleep(time.Millisecond)
+	}
 
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
