@@ -253,7 +253,7 @@ func (n *fakeNet) Listen() (*netns.Sockets, error) {
 	return &netns.Sockets{TCP4: netns.Socket{Port: n.ports}, UDP4: netns.Socket{Port: n.ports}}, nil
 }
 
-func (n *fakeNet) Cut(plan *Plan, phase policy.Phase) (c Cut, err error) {
+func (n *fakeNet) Cut(_ *Plan, phase policy.Phase, _ bool) (c Cut, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.do("cut"); err != nil {

@@ -202,7 +202,7 @@ func (c *Controller) restarted(ctx context.Context, m *member, container Contain
 		return c.quarantine(ctx, m, doing, err)
 	}
 	m.uncovered = uncovered(&container)
-	if _, err := c.finish(ctx, m, doing, proxied, began); err != nil {
+	if _, err := c.finish(ctx, m, doing, proxied, began, true); err != nil {
 		return err
 	}
 	c.log.Info("attached after a restart", "container", m.record.Name, "uncovered_ms", milliseconds(m.uncovered))
@@ -231,7 +231,7 @@ func (c *Controller) takeUp(ctx context.Context, m *member) error {
 	case err != nil:
 		return err
 	case m.record.Pending:
-		_, err = c.finish(ctx, m, doing, proxied, began)
+		_, err = c.finish(ctx, m, doing, proxied, began, true)
 		return err
 	}
 	m.since = began

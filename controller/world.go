@@ -126,8 +126,9 @@ type Net interface {
 	Gate() Layer
 	Guard() Layer
 	// Cut ends what is open on the direct plane and refused in a phase: it destroys sockets in the namespace and
-	// deletes connection tracking. Redirected connections are the sidecar's and stay.
-	Cut(plan *Plan, phase policy.Phase) (Cut, error)
+	// deletes connection tracking. Redirected connections are the sidecar's and stay. first is set if there may be
+	// connections that were opened without the plan's rules.
+	Cut(plan *Plan, phase policy.Phase, first bool) (Cut, error)
 	// Close lets go of the namespace. Rules stay.
 	Close() error
 }

@@ -47,9 +47,9 @@ func (n *network) Close() error {
 }
 
 // Cut implements [controller.Net]. What no socket stands for is swept afterwards: the rules refuse it anyway.
-func (n *network) Cut(plan *controller.Plan, phase policy.Phase) (controller.Cut, error) {
+func (n *network) Cut(plan *controller.Plan, phase policy.Phase, first bool) (controller.Cut, error) {
 	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
-	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container)}
+	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container), First: first}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
 		return controller.Cut{}, err
