@@ -88,7 +88,7 @@ func TestStress(t *testing.T) {
 	r.wantFlows(0)
 	r.wantConnections(0)
 	s.hangUp()
-	for deadline := time.Now().Add(10 * time.Second); descriptors(t) > before+2*keptPipes*len(r.server.workers); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); descriptors(t) > before+2*maxPipes*len(r.server.workers); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Errorf("%d descriptors are open, %d before", descriptors(t), before)
 			break
