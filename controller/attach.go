@@ -245,6 +245,7 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 			return fmt.Errorf("detach container %s: %w: try again", m.record.Name, err)
 		}
 	}
+	c.dismiss(m.record.ID)
 	if err := c.drop(ctx, m); err != nil {
 		return fmt.Errorf("detach container %s: its policy is gone, but: %w", m.record.Name, err)
 	}

@@ -51,8 +51,11 @@ type Controller struct {
 	// recovered is closed when all that an earlier controller left was looked at.
 	recovered chan struct{}
 
-	mu      sync.Mutex // guards members
-	members map[string]*member
+	networks sync.Mutex // one look at the managed networks at a time
+
+	mu        sync.Mutex // guards all below
+	members   map[string]*member
+	dismissed map[string]bool // containers that are not to be admitted to managed networks
 }
 
 // New makes a controller that knows what an earlier one has left. [Controller.Run] takes it up.
@@ -64,7 +67,7 @@ func New(config Config) (*Controller, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{},
+	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, dismissed: map[string]bool{},
 		began: time.Now(), recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
 	records, broken, err := s.load()

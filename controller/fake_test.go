@@ -38,12 +38,14 @@ type world struct {
 	audit      chan control.Event
 	namespaces int
 	ports      uint16
+	networks   []api.Network   // managed
+	guarded    map[string]bool // bridges
 }
 
 func newWorld() *world {
 	return &world{
 		fail: map[string]error{}, hang: map[string]bool{}, containers: map[string]*Container{}, nets: map[string]*fakeNet{},
-		sessions: map[string]*fakeSession{}, paused: map[string]bool{}, events: make(chan Event), audit: make(chan control.Event),
+		sessions: map[string]*fakeSession{}, paused: map[string]bool{}, guarded: map[string]bool{}, events: make(chan Event), audit: make(chan control.Event),
 		facts: Facts{
 			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 			Subnets:   []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16"), netip.MustParsePrefix("172.18.0.0/16")},
@@ -164,6 +166,38 @@ func (e fakeEngine) Events(ctx context.Context, _ time.Time) iter.Seq[Event] {
 	}
 }
 
+func (e fakeEngine) Managed(context.Context) (ids []string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, c := range e.containers {
+		if c.Running && c.Policy != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+func (e fakeEngine) Networks(context.Context) ([]api.Network, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.networks), nil
+}
+
+func (e fakeEngine) CreateNetwork(_ context.Context, n api.NewNetwork) (api.Network, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	made := api.Network{Name: n.Name, ID: "id-" + n.Name, Bridge: "sluice-" + n.Name}
+	e.networks = append(e.networks, made)
+	return made, nil
+}
+
+func (e fakeEngine) RemoveNetwork(_ context.Context, name string, _ bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.networks = slices.DeleteFunc(e.networks, func(n api.Network) bool { return n.Name == name || n.ID == name })
+	return nil
+}
+
 func (e fakeEngine) Pause(_ context.Context, id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,7 +245,18 @@ func (h fakeHost) Open(c *Container, check func() error) (Net, error) {
 	return n, nil
 }
 
-func (h fakeHost) NetworksChanged() {}
+func (h fakeHost) NetworksChanged(managed []api.Network) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.fail["networks changed"]; err != nil {
+		return err
+	}
+	clear(h.guarded)
+	for _, n := range managed {
+		h.guarded[n.Bridge] = true
+	}
+	return nil
+}
 
 // Clean removes the guards of networks that are gone.
 func (h fakeHost) Clean() error {

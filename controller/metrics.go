@@ -49,7 +49,7 @@ func newMetrics(c *Controller) *metrics {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1.",
 		ConstLabels: prometheus.Labels{"version": c.config.Version}})
 	build.Set(1)
-	for _, operation := range []string{"attach", "switch", "reconcile"} {
+	for _, operation := range []string{"attach", "admit", "switch", "reconcile"} {
 		m.failures.WithLabelValues(operation)
 	}
 	m.registry.MustRegister(m, m.attach, m.change, m.quarantines, m.failures, build)

@@ -24,6 +24,7 @@ const settleTime = 100 * time.Millisecond
 // listeners, and no connection is cut by that. What cannot be taken up yet is tried again later.
 func (c *Controller) recover(ctx context.Context) {
 	defer close(c.recovered)
+	c.networksChanged(ctx)
 	group := errgroup.Group{}
 	group.SetLimit(parallel)
 	for _, m := range c.all() {
@@ -61,16 +62,17 @@ func (c *Controller) follow(ctx context.Context) {
 	for e := range c.config.Engine.Events(ctx, c.began) {
 		switch e.Kind {
 		case ContainerChanged:
-			c.enqueue(0, func(m *shown) bool { return m.status.ID == e.Container })
+			c.work.add(e.Container, 0) // it may be one to be admitted
 		case NetworkJoined:
 			c.enqueue(0, func(m *shown) bool { return m.status.ID == e.Container })
 			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
 		case NetworksChanged:
-			c.config.Host.NetworksChanged()
+			c.networksChanged(ctx)
 			c.enqueue(settleTime, func(*shown) bool { return true })
 		default:
-			c.config.Host.NetworksChanged()
+			c.networksChanged(ctx)
 			c.enqueue(0, func(*shown) bool { return true })
+			c.work.add(workManaged, 0)
 		}
 	}
 }
@@ -94,16 +96,49 @@ func (c *Controller) reconcileQueued(ctx context.Context) {
 		if !ok {
 			return
 		}
-		c.look(ctx, id)
+		switch id {
+		case workNetworks:
+			c.networksChanged(ctx)
+		case workManaged:
+			c.admitAll(ctx)
+		default:
+			c.look(ctx, id)
+		}
 		c.work.done(id)
+	}
+}
+
+// Work that is not about one container.
+const (
+	workNetworks = "networks" // look at the managed networks again
+	workManaged  = "managed"  // look for containers to be admitted
+)
+
+// admitAll puts all containers on managed networks into the queue.
+func (c *Controller) admitAll(ctx context.Context) {
+	ids, err := c.config.Engine.Managed(ctx)
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("containers on managed networks may have to wait for their policy", "error", err)
+		c.work.add(workManaged, retryTime)
+	}
+	for _, id := range ids {
+		c.work.add(id, 0)
 	}
 }
 
 // look brings a member in step with the engine, and puts it into the queue for later if that fails.
 func (c *Controller) look(ctx context.Context, id string) {
 	m, err := c.locked(ctx, id)
+	if errors.Is(err, control.ErrNotFound) {
+		if err := c.admit(ctx, id); err != nil && ctx.Err() == nil {
+			c.metrics.failed("admit")
+			c.log.Warn("a container waits for its policy, and is silent", "id", id, "in", retryTime, "error", err)
+			c.work.add(id, retryTime)
+		}
+		return
+	}
 	if err != nil {
-		return // it is gone, or ctx is done
+		return // ctx is done
 	}
 	defer m.leave()
 	err = c.reconcile(ctx, m)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice/control"
+	"sluice/controller/api"
 	"sluice/dockernet/direct"
 	"sluice/dockernet/netns"
 	"sluice/policy"
@@ -20,6 +21,13 @@ type Engine interface {
 	// Events yields what happened since a moment (the zero time is now), and goes on until ctx is done. After an
 	// interruption, where events may be missing, it yields [Resync].
 	Events(ctx context.Context, since time.Time) iter.Seq[Event]
+	// Managed lists the ids of the containers that run on managed networks.
+	Managed(ctx context.Context) ([]string, error)
+	// Networks lists the managed networks, CreateNetwork makes one, and RemoveNetwork removes one, with force also while
+	// containers are on it. One that is gone already is no error.
+	Networks(ctx context.Context) ([]api.Network, error)
+	CreateNetwork(ctx context.Context, n api.NewNetwork) (api.Network, error)
+	RemoveNetwork(ctx context.Context, name string, force bool) error
 	// Pause freezes a container's processes, Unpause lets them go on.
 	Pause(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
@@ -40,6 +48,9 @@ type Container struct {
 	Hosts map[string][]netip.Addr
 	// Upstreams are the name servers that the container was given; none if the host's are meant.
 	Upstreams []netip.AddrPort
+	// Policy is the policy document that it is to be admitted with to its managed networks, from its labels or from one
+	// of the networks, and Phase the first phase from its labels. Policy is empty if it is on other networks too.
+	Policy, Phase string
 	// Refusals are the reasons why no policy can hold the container.
 	Refusals []Refusal
 }
@@ -98,8 +109,9 @@ type Host interface {
 	// Open opens a container's namespace. When it is open, check is called, which asks the engine whether it is still
 	// the same run of the same container; its error closes the namespace and is returned. It may be nil.
 	Open(c *Container, check func() error) (Net, error)
-	// NetworksChanged says that a network was made or removed.
-	NetworksChanged()
+	// NetworksChanged says that a network was made or removed. What comes from the bridges of managed networks is dropped
+	// from then on, but for containers that have rules there.
+	NetworksChanged(managed []api.Network) error
 	// Clean removes what earlier controllers left on the host for networks of containers that are gone.
 	Clean() error
 }

@@ -26,6 +26,7 @@ type fake struct {
 
 	mu       sync.Mutex
 	attached map[string]*member
+	networks []api.Network
 }
 
 type member struct {
@@ -168,6 +169,30 @@ func (f *fake) Explain(_ context.Context, ref, target string) (control.Explanati
 
 func (f *fake) Flows(context.Context, string) ([]control.Flow, error) {
 	return []control.Flow{{ID: "f1", Protocol: "tcp", Target: "web.test:443", Address: "203.0.113.10:443"}}, nil
+}
+
+func (f *fake) Networks(context.Context) ([]api.Network, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.networks, nil
+}
+
+func (f *fake) CreateNetwork(_ context.Context, n api.NewNetwork) (api.Network, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	made := api.Network{Name: n.Name, ID: "id-" + n.Name, Bridge: "sluice-0a1b2c3d", Internal: n.Internal, Subnets: []string{"10.207.0.0/26"}}
+	f.networks = append(f.networks, made)
+	return made, nil
+}
+
+func (f *fake) RemoveNetwork(_ context.Context, name string, force bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !force {
+		return &control.Error{Code: control.CodeConflict, Message: "network " + name + " is in use: use --force"}
+	}
+	f.networks = nil
+	return nil
 }
 
 func (f *fake) Events() *control.Hub  { return &f.hub }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -52,4 +53,16 @@ func printProblems(cmd *cobra.Command, found []engine.Problem, asJSON bool) erro
 		cmd.Println("this host is ready, but for the warnings")
 	}
 	return result
+}
+
+// withEngine calls f with the engine that DOCKER_HOST names.
+func withEngine(f func(*engine.Client) error) error {
+	c, err := engine.Dial("")
+	if err != nil {
+		return failed(err)
+	}
+	if err := errors.Join(f(c), c.Close()); err != nil {
+		return failed(err)
+	}
+	return nil
 }

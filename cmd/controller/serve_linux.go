@@ -103,7 +103,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, kernel.Close()) }()
-	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}}
+	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}, Routes: engine.Routes}
 	c, err := controller.New(controller.Config{
 		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),
 		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Logger: log, Version: readBuild().Version,
@@ -194,6 +194,3 @@ func serveMetrics(ctx context.Context, l net.Listener, handler http.Handler, log
 	}
 	return nil
 }
-
-// routes are the networks that the host has routes to.
-func routes() ([]netip.Prefix, error) { return engine.Routes() }

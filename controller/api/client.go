@@ -67,6 +67,26 @@ func (c *Client) Flows(ctx context.Context, container string) ([]control.Flow, e
 	return perContainer[[]control.Flow](ctx, c, http.MethodGet, container, "/flows", nil)
 }
 
+// Networks lists the managed networks.
+func (c *Client) Networks(ctx context.Context) ([]Network, error) {
+	return control.Call[[]Network](ctx, c.peer(), http.MethodGet, "/v1/networks", nil)
+}
+
+// CreateNetwork makes a managed network. When it returns, nothing leaves it but by a policy.
+func (c *Client) CreateNetwork(ctx context.Context, n NewNetwork) (Network, error) {
+	return control.Call[Network](ctx, c.peer(), http.MethodPost, "/v1/networks", n)
+}
+
+// RemoveNetwork removes a managed network, with force also while containers are on it.
+func (c *Client) RemoveNetwork(ctx context.Context, name string, force bool) error {
+	path := "/v1/networks/" + url.PathEscape(name)
+	if force {
+		path += "?force"
+	}
+	_, err := control.Call[struct{}](ctx, c.peer(), http.MethodDelete, path, nil)
+	return err
+}
+
 // Events yields audit records as they are made, as [control.Peer.Events] does.
 func (c *Client) Events(ctx context.Context) iter.Seq2[control.Event, error] {
 	return c.peer().Events(ctx, "/v1/events")

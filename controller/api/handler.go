@@ -23,6 +23,10 @@ type Backend interface {
 	Set(ctx context.Context, container string, policies policy.Phases, generation uint64) (Receipt, error)
 	Explain(ctx context.Context, container, target string) (control.Explanation, error)
 	Flows(ctx context.Context, container string) ([]control.Flow, error)
+	// Networks, CreateNetwork and RemoveNetwork are about managed networks.
+	Networks(ctx context.Context) ([]Network, error)
+	CreateNetwork(ctx context.Context, n NewNetwork) (Network, error)
+	RemoveNetwork(ctx context.Context, name string, force bool) error
 	// Events is where audit records are published.
 	Events() *control.Hub
 	// Metrics answers GET /metrics.
@@ -53,6 +57,9 @@ var routes = []route{
 		b.Events().Stream(w, req)
 		return nil
 	}},
+	{"/v1/networks", http.MethodGet, networks},
+	{"/v1/networks", http.MethodPost, createNetwork},
+	{"/v1/networks/{id}", http.MethodDelete, removeNetwork},
 }
 
 // Handler serves b by [control.Routes].
@@ -135,6 +142,35 @@ func explain(b Backend, w http.ResponseWriter, req *http.Request) error {
 func flows(b Backend, w http.ResponseWriter, req *http.Request) error {
 	all, err := b.Flows(req.Context(), req.PathValue("id"))
 	return control.Answer(w)(append([]control.Flow{}, all...), err) // [], not null
+}
+
+func networks(b Backend, w http.ResponseWriter, req *http.Request) error {
+	all, err := b.Networks(req.Context())
+	return control.Answer(w)(append([]Network{}, all...), err) // [], not null
+}
+
+func createNetwork(b Backend, w http.ResponseWriter, req *http.Request) error {
+	var body NewNetwork
+	if err := control.ReadBody(req, &body); err != nil {
+		return err
+	}
+	if body.Name == "" {
+		return control.InvalidError(errors.New(`"name" is missing: give the network one`))
+	}
+	if body.Policy != nil {
+		policies, err := readPolicies(body.Policy)
+		if err != nil {
+			return err
+		}
+		if body.Policy, err = policies.MarshalJSON(); err != nil {
+			return err
+		}
+	}
+	return control.Answer(w)(b.CreateNetwork(req.Context(), body))
+}
+
+func removeNetwork(b Backend, w http.ResponseWriter, req *http.Request) error {
+	return control.Answer(w)(struct{}{}, b.RemoveNetwork(req.Context(), req.PathValue("id"), req.URL.Query().Has("force")))
 }
 
 // readPolicies reads a policy document; a single policy is in force in every phase.

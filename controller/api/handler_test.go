@@ -72,6 +72,16 @@ func (b *fakeBackend) Flows(_ context.Context, c string) ([]control.Flow, error)
 	return nil, b.called(c, "flows")
 }
 
+func (b *fakeBackend) Networks(context.Context) ([]Network, error) { return nil, nil }
+
+func (b *fakeBackend) CreateNetwork(_ context.Context, n NewNetwork) (Network, error) {
+	return Network{Name: n.Name, Internal: n.Internal}, b.called("web", "network %+v %s", n.IPv6, n.Policy)
+}
+
+func (b *fakeBackend) RemoveNetwork(_ context.Context, name string, force bool) error {
+	return b.called("web", "rm %s %v", name, force)
+}
+
 func (b *fakeBackend) Events() *control.Hub { return &b.hub }
 
 func (b *fakeBackend) Metrics() http.Handler {
@@ -135,7 +145,13 @@ func TestClientAndHandler(t *testing.T) {
 	text, err := c.Metrics(ctx)
 	check("metrics", text, err, "sluice_build_info 1\n")
 	check("detach", nil, c.Detach(ctx, "web"), nil)
+	n, err := c.CreateNetwork(ctx, NewNetwork{Name: "tasks", IPv6: true, Policy: json.RawMessage(`"public"`)})
+	check("create network", n, err, Network{Name: "tasks"})
+	all2, err := c.Networks(ctx)
+	check("networks", all2, err, []Network{})
+	check("remove network", nil, c.RemoveNetwork(ctx, "tasks", true), nil)
 
+	const public = `{"network_mode":"public","allowed_hosts":[],"denied_hosts":[]}`
 	if _, err := c.Phase(ctx, "web", "run", 2); !errors.Is(err, control.ErrStale) || !strings.Contains(err.Error(), "too old") {
 		t.Errorf("stale: %v", err)
 	}
@@ -143,7 +159,9 @@ func TestClientAndHandler(t *testing.T) {
 		t.Errorf("odd name: %v", err)
 	}
 	check("calls", b.calls, nil, []string{"web attach [no-network no-network no-network] run true", "web status",
-		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web flows", "web detach", "a/../b?c status"})
+		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web flows", "web detach",
+		`web network true {"baseline_network_policy":` + public + `,"run_network_policy":` + public + `,"evaluation_network_policy":` + public + `}`,
+		"web rm tasks true", "a/../b?c status"})
 }
 
 func TestEvents(t *testing.T) {
@@ -204,6 +222,8 @@ func TestRequests(t *testing.T) {
 		{"phase", "PUT", "/v1/containers/web/phase", `{"phase":"run"}`, 200, `"flows_cut":7`},
 		{"policy-empty", "PUT", "/v1/containers/web/policy", ``, 400, "not JSON"},
 		{"policy", "PUT", "/v1/containers/web/policy", `{"policy":"no-network"}`, 200, `"generation":5`},
+		{"network-nameless", "POST", "/v1/networks", `{"internal":true}`, 400, `"name" is missing`},
+		{"network-bad-policy", "POST", "/v1/networks", `{"name":"a","policy":"none"}`, 400, `write "no-network"`},
 		{"browser", "GET", "http://evil.test/v1/containers", "", 403, "evil.test"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

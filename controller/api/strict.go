@@ -38,6 +38,16 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	return err
 }
 
+// UnmarshalJSON reads strictly, see [control.Members].
+func (n *NewNetwork) UnmarshalJSON(data []byte) error {
+	var v NewNetwork
+	err := fields(data, map[string]any{"name": &v.Name, "internal": &v.Internal, "ipv6": &v.IPv6, "policy": &v.Policy})
+	if err == nil {
+		*n = v
+	}
+	return err
+}
+
 // fields decodes the members of an object into the values of the same names.
 func fields(data []byte, into map[string]any) error {
 	return control.Members(data, func(key string, value json.RawMessage) error {

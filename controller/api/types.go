@@ -41,6 +41,24 @@ type Policy struct {
 	Generation uint64          `json:"generation,omitempty"`
 }
 
+// NewNetwork asks for a managed network, on which containers are silent until their policy is in force.
+type NewNetwork struct {
+	Name     string `json:"name"`
+	Internal bool   `json:"internal,omitempty"` // no way out but through the proxy
+	IPv6     bool   `json:"ipv6,omitempty"`
+	// Policy is the policy document of containers that have no label with one; without it they stay silent.
+	Policy json.RawMessage `json:"policy,omitempty"`
+}
+
+// Network is a managed network.
+type Network struct {
+	Name     string   `json:"name"`
+	ID       string   `json:"id"`
+	Bridge   string   `json:"bridge"`
+	Internal bool     `json:"internal"`
+	Subnets  []string `json:"subnets"`
+}
+
 // Status is a container as it is now.
 type Status struct {
 	ID    string `json:"id"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller"
+	"sluice/controller/api"
 	"sluice/dockernet/engine"
 )
 
@@ -23,6 +25,8 @@ type Engine struct {
 	Docker client.ContainerAPIClient
 	// Sockets are those that a container must not see, beside the engine's: the controller's.
 	Sockets []string
+	// Routes are networks that new ones must keep clear of.
+	Routes func() ([]netip.Prefix, error)
 	// Attached reports whether a container, by id or name, is under a policy. It is set before the first use.
 	Attached func(container string) bool
 }
@@ -66,8 +70,75 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 		v.Networks = append(v.Networks, controller.Network{ID: p.ID, Name: p.Name, Bridge: p.Bridge, Addresses: p.Addresses,
 			Gateways: p.Gateways, MAC: p.MAC, Internal: p.Internal, Managed: p.Managed()})
 	}
+	v.Policy, v.Phase = labels(&c)
 	v.Hosts, err = e.hosts(ctx, &c)
 	return v, err
+}
+
+// labels are the policy and the phase that a container is to be admitted with to managed networks.
+func labels(c *engine.Container) (policy, phase string) {
+	if !c.Managed() {
+		return "", ""
+	}
+	phase = c.Labels[engine.LabelPhase]
+	if policy, ok := c.Labels[engine.LabelPolicy]; ok {
+		return policy, phase
+	}
+	for _, p := range c.Endpoints {
+		if policy, ok := p.Labels[engine.LabelPolicy]; ok {
+			return policy, phase
+		}
+	}
+	return "", ""
+}
+
+// Managed implements [controller.Engine].
+func (e *Engine) Managed(ctx context.Context) (ids []string, err error) {
+	networks, err := e.Client.ManagedNetworks(ctx)
+	if err != nil || len(networks) == 0 {
+		return nil, err
+	}
+	containers, err := e.Client.List(ctx)
+	for _, c := range containers {
+		on := func(n engine.Network) bool { return slices.Contains(c.Networks, n.ID) }
+		if (c.State == engine.StateRunning || c.State == engine.StatePaused) && slices.ContainsFunc(networks, on) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids, err
+}
+
+// Networks implements [controller.Engine].
+func (e *Engine) Networks(ctx context.Context) (all []api.Network, err error) {
+	networks, err := e.Client.ManagedNetworks(ctx)
+	for _, n := range networks {
+		all = append(all, network(n))
+	}
+	return all, err
+}
+
+func network(n engine.Network) api.Network {
+	v := api.Network{Name: n.Name, ID: n.ID, Bridge: n.Bridge, Internal: n.Internal}
+	for _, s := range n.Subnets {
+		v.Subnets = append(v.Subnets, s.String())
+	}
+	return v
+}
+
+// CreateNetwork implements [controller.Engine].
+func (e *Engine) CreateNetwork(ctx context.Context, n api.NewNetwork) (api.Network, error) {
+	taken, err := e.Routes()
+	if err != nil {
+		return api.Network{}, err
+	}
+	made, err := e.Client.CreateNetwork(ctx, engine.NetworkSpec{Name: n.Name, Internal: n.Internal, IPv6: n.IPv6,
+		Policy: string(n.Policy), Taken: taken})
+	return network(made), err
+}
+
+// RemoveNetwork implements [controller.Engine].
+func (e *Engine) RemoveNetwork(ctx context.Context, name string, force bool) error {
+	return e.Client.RemoveNetwork(ctx, name, force)
 }
 
 // hosts are the names that the container knows without DNS.

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
 
 	"sluice/controller"
+	"sluice/controller/api"
 	"sluice/dockernet/engine"
 	"sluice/dockernet/gate"
 	"sluice/dockernet/guard"
@@ -75,12 +77,23 @@ func (h *Host) Clear(bridge string) error {
 // Facts implements [controller.Host].
 func (h *Host) Facts(ctx context.Context) (controller.Facts, error) { return h.facts.get(ctx) }
 
-// NetworksChanged implements [controller.Host]: a bridge of a known name may be another one.
-func (h *Host) NetworksChanged() {
+// NetworksChanged implements [controller.Host].
+func (h *Host) NetworksChanged(managed []api.Network) error {
 	h.facts.forget()
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	clear(h.bridges)
+	former := h.bridges
+	h.bridges = map[string]bool{} // a bridge of a known name may be another one
+	h.mu.Unlock()
+	var errs []error
+	for _, n := range managed {
+		errs = append(errs, h.guardBridge(n.Bridge, true))
+	}
+	for bridge, was := range former {
+		if was && !slices.ContainsFunc(managed, func(n api.Network) bool { return n.Bridge == bridge }) {
+			errs = append(errs, h.guard.RemoveBridge(bridge))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Open implements [controller.Host].
@@ -92,7 +105,7 @@ func (h *Host) Open(c *controller.Container, check func() error) (controller.Net
 	if err != nil {
 		return nil, err
 	}
-	return &network{host: h, ns: ns, gate: gate.New(ns), rim: &rim{host: h, ns: ns, ports: map[string]*guard.Port{}}}, nil
+	return &containerNet{host: h, ns: ns, gate: gate.New(ns), rim: &rim{host: h, ns: ns, ports: map[string]*guard.Port{}}}, nil
 }
 
 // Clean implements [controller.Host].

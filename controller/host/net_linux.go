@@ -19,8 +19,8 @@ import (
 	"sluice/policy"
 )
 
-// network is one container's, from inside and outside.
-type network struct {
+// containerNet is one container's network, from inside and outside.
+type containerNet struct {
 	host *Host
 	ns   *netns.Namespace
 	gate *gate.Gate
@@ -32,12 +32,12 @@ type network struct {
 	busy     bool
 }
 
-func (n *network) ID() string                      { return n.ns.ID().String() }
-func (n *network) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
-func (n *network) Gate() controller.Layer          { return inside{n.gate} }
-func (n *network) Guard() controller.Layer         { return n.rim }
+func (n *containerNet) ID() string                      { return n.ns.ID().String() }
+func (n *containerNet) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
+func (n *containerNet) Gate() controller.Layer          { return inside{n.gate} }
+func (n *containerNet) Guard() controller.Layer         { return n.rim }
 
-func (n *network) Close() error {
+func (n *containerNet) Close() error {
 	n.mu.Lock()
 	n.next = nil
 	n.mu.Unlock()
@@ -47,7 +47,7 @@ func (n *network) Close() error {
 }
 
 // Cut implements [controller.Net]. What no socket stands for is swept afterwards: the rules refuse it anyway.
-func (n *network) Cut(plan *controller.Plan, phase policy.Phase, first bool) (controller.Cut, error) {
+func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, first bool) (controller.Cut, error) {
 	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
 	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container), First: first}
 	report, err := cut.Cut(n.ns, spec)
@@ -70,7 +70,7 @@ func addresses(c *controller.Container) (all []netip.Addr) {
 }
 
 // sweep starts a sweep by the newest rules, after the one under way.
-func (n *network) sweep(spec *cut.Spec) {
+func (n *containerNet) sweep(spec *cut.Spec) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.next = spec

@@ -1,0 +1,115 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sluice/control"
+	"sluice/controller/api"
+	"sluice/policy"
+)
+
+// Networks lists the managed networks.
+func (c *Controller) Networks(ctx context.Context) ([]api.Network, error) {
+	return c.config.Engine.Networks(ctx)
+}
+
+// CreateNetwork makes a managed network. When it returns, nothing leaves it but by a policy.
+func (c *Controller) CreateNetwork(ctx context.Context, n api.NewNetwork) (api.Network, error) {
+	made, err := c.config.Engine.CreateNetwork(ctx, n)
+	if err != nil {
+		return made, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := c.syncNetworks(ctx); err != nil {
+		return made, errors.Join(fmt.Errorf("guard network %s: %w", n.Name, err), c.config.Engine.RemoveNetwork(ctx, made.ID, false))
+	}
+	c.log.Info("network made", "network", made.Name, "bridge", made.Bridge)
+	return made, nil
+}
+
+// RemoveNetwork removes a managed network, with force also while containers are on it.
+func (c *Controller) RemoveNetwork(ctx context.Context, name string, force bool) error {
+	if err := c.config.Engine.RemoveNetwork(ctx, name, force); err != nil {
+		return err
+	}
+	return c.syncNetworks(context.WithoutCancel(ctx))
+}
+
+// syncNetworks makes the host look after the managed networks that there are.
+func (c *Controller) syncNetworks(ctx context.Context) error {
+	c.networks.Lock()
+	defer c.networks.Unlock()
+	all, err := c.config.Engine.Networks(ctx)
+	if err != nil {
+		return err
+	}
+	return c.config.Host.NetworksChanged(all)
+}
+
+// networksChanged is syncNetworks for events, tried again until it succeeds.
+func (c *Controller) networksChanged(ctx context.Context) {
+	if err := c.syncNetworks(ctx); err != nil && ctx.Err() == nil {
+		c.log.Error("managed networks are not looked after as they should be: it is tried again", "in", retryTime, "error", err)
+		c.work.add(workNetworks, retryTime)
+	}
+}
+
+// admit puts a container that has started on managed networks under the policy that its labels, or its network's, name.
+// On any failure it stays silent.
+func (c *Controller) admit(ctx context.Context, id string) error {
+	container, err := c.config.Engine.Inspect(ctx, id)
+	if errors.Is(err, control.ErrNotFound) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.dismissed, id)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !container.Running || container.Policy == "" || c.isDismissed(id) {
+		return nil
+	}
+	policies, phase, err := readLabels(container.Policy, container.Phase)
+	if err == nil {
+		_, err = c.Attach(ctx, id, policies, phase, false)
+	}
+	switch {
+	case errors.Is(err, control.ErrConflict):
+		return nil // somebody was faster
+	case errors.Is(err, control.ErrInvalid), errors.Is(err, control.ErrRefused):
+		c.metrics.failed("admit")
+		c.log.Error("a container is not admitted, and stays silent", "container", container.Name, "error", err)
+		return nil // trying again would not help
+	}
+	return err
+}
+
+// readLabels reads the policies and the first phase of a container.
+func readLabels(document, phaseName string) (policies policy.Phases, phase policy.Phase, err error) {
+	if phaseName != "" {
+		if phase, err = policy.ParsePhase(phaseName); err != nil {
+			return policies, phase, control.InvalidError(fmt.Errorf("label sluice.phase: %w", err))
+		}
+	}
+	d, err := policy.Parse([]byte(document))
+	if err != nil {
+		return policies, phase, control.InvalidError(fmt.Errorf("label sluice.policy: %w", err))
+	}
+	return d.All(), phase, nil
+}
+
+// dismiss keeps a container from being admitted again, which somebody has detached.
+func (c *Controller) dismiss(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dismissed[id] = true
+}
+
+func (c *Controller) isDismissed(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dismissed[id]
+}
