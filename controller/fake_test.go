@@ -549,6 +549,14 @@ func (w *world) session(id string) *fakeSession {
 	return found
 }
 
+// hosts are the names that a container's session answers.
+func (w *world) hosts(id string) map[string][]string {
+	s := w.session(id)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return s.spec.Hosts
+}
+
 // control starts a controller in dir, which has recovered and runs until the test ends or stop is called.
 func (w *world) control(t *testing.T, dir string) (c *Controller, stop func()) {
 	t.Helper()

@@ -143,15 +143,20 @@ func covers(t policy.Target, name string) bool {
 	return false
 }
 
-// same reports whether two plans lead to the same rules, so that nothing has to be done to go from one to the other.
+// same reports whether two plans lead to the same, so that nothing has to be done to go from one to the other.
 func (p *Plan) same(q *Plan) bool {
+	return p.sameRules(q) && p.Session.Container == q.Session.Container &&
+		maps.EqualFunc(p.Session.Hosts, q.Session.Hosts, slices.Equal)
+}
+
+// sameRules reports whether the kernel's rules are the same, and what the proxy refuses too.
+func (p *Plan) sameRules(q *Plan) bool {
 	a, b := &p.Direct, &q.Direct
 	if p.Policies.digest != q.Policies.digest || a.Internal != b.Internal || p.Sockets != q.Sockets ||
 		p.NoRoute4 != q.NoRoute4 || p.NoRoute6 != q.NoRoute6 ||
 		!slices.Equal(a.Networks, b.Networks) || !slices.Equal(a.Direct, b.Direct) ||
 		!slices.Equal(a.Host, b.Host) || !slices.Equal(a.Closed, b.Closed) ||
-		!slices.Equal(p.Session.Upstreams, q.Session.Upstreams) || p.Session.Container != q.Session.Container ||
-		!maps.EqualFunc(p.Session.Hosts, q.Session.Hosts, slices.Equal) ||
+		!slices.Equal(p.Session.Upstreams, q.Session.Upstreams) ||
 		!slices.EqualFunc(p.Container.Networks, q.Container.Networks, Network.same) {
 		return false
 	}

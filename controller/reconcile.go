@@ -288,10 +288,26 @@ func (c *Controller) refresh(ctx context.Context, m *member) error {
 	}
 	next := m.record
 	next.Generation, next.Pending = next.Generation+1, true
+	if plan.sameRules(m.plan) {
+		return c.rename(ctx, m, plan, next)
+	}
 	receipt, err := c.changeStaged(ctx, m, plan, next, time.Now())
 	if err == nil {
 		c.log.Info("networks have changed", "container", receipt.Container, "generation", receipt.Generation,
 			"cut", receipt.FlowsCut, "kept", receipt.FlowsKept, "ms", receipt.Milliseconds)
 	}
 	return err
+}
+
+// rename tells the sidecar what names stand for now, where nothing else has changed.
+func (c *Controller) rename(ctx context.Context, m *member, plan *Plan, next record) error {
+	if err := c.store.save(&next); err != nil {
+		return err
+	}
+	m.record = next
+	if _, err := c.apply(ctx, m, plan.spec(&next)); err != nil {
+		return c.quarantine(ctx, m, "telling names", err)
+	}
+	m.plan = plan
+	return c.inForce(ctx, m)
 }

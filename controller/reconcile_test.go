@@ -252,8 +252,20 @@ func TestSiblings(t *testing.T) {
 		return len(n) == 1 && n[0] == netip.MustParseAddrPort("172.17.0.9:0")
 	})
 	compare(t, "steps", w.steps(), setSteps)
-	compare(t, "hosts of the session", w.session(id1).spec.Hosts, map[string][]string{"db": {"172.17.0.9"}, "cache": {"172.17.0.4"}})
+	compare(t, "hosts of the session", w.hosts(id1), map[string][]string{"db": {"172.17.0.9"}, "cache": {"172.17.0.4"}})
 	if s := status(t, c, "web"); s.Generation != 3 || s.Phase != "evaluation" {
+		t.Errorf("status %+v", s)
+	}
+
+	// A name that no policy has is the sidecar's alone.
+	w.change(id1, func(c *Container) {
+		c.Hosts = map[string][]netip.Addr{"db": {netip.MustParseAddr("172.17.0.9")}, "other": {netip.MustParseAddr("172.17.0.5")}}
+	})
+	w.events <- Event{Kind: NetworkJoined, Container: id2, Network: "net1"}
+	eventually(t, "the other name", func() bool { return len(w.hosts(id1)["other"]) == 1 })
+	w.settled(t, c)
+	compare(t, "steps", w.steps(), []string{"sidecar apply"})
+	if s := status(t, c, "web"); s.Generation != 4 {
 		t.Errorf("status %+v", s)
 	}
 }
