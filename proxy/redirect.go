@@ -286,11 +286,11 @@ func (c *conn) showDirect(result sniff.Result, first []byte) {
 			c.watchHello(result)
 		}
 	case sniff.HTTP1:
-		if !result.Malformed && !c.up.holds() {
+		if !result.Malformed && !c.spokenTo() {
 			c.handTunnelToWeb(first)
 			return
 		}
-		c.opaque = true // or an answer is under way to what was no request
+		c.opaque = true
 	case sniff.HTTP2:
 		c.protocol, c.streams = protocolHTTP, newStreams(c.passed)
 		c.classified = false // its requests will tell

@@ -187,11 +187,11 @@ func (c *conn) show(result sniff.Result, first []byte) {
 			c.nameless = c.target.port == 443
 		}
 	case sniff.HTTP1:
-		if !result.Malformed && !c.up.holds() {
+		if !result.Malformed && !c.spokenTo() {
 			c.handTunnelToWeb(first)
 			return
 		}
-		c.opaque = true // or an answer is under way to what was no request
+		c.opaque = true
 	case sniff.HTTP2:
 		c.protocol, c.streams = protocolHTTP, newStreams(c.passed)
 	default:
@@ -206,6 +206,10 @@ func (c *conn) show(result sniff.Result, first []byte) {
 		c.open(first)
 	}
 }
+
+// spokenTo reports whether the upstream has spoken before the client did: then it is no HTTP server, and what it says
+// is no answer to a request.
+func (c *conn) spokenTo() bool { return c.bytesIn > 0 || c.up.holds() }
 
 // ask judges a name that the client showed, which may take a look-up.
 func (c *conn) ask(shown string, first []byte) {
