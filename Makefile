@@ -9,7 +9,9 @@ SHELL       := /bin/bash
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOBUILD     := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
 # Packages with goroutines of their own are tested with the race detector too.
-RACE        := ./control/... ./images/... ./proxy/... ./e2e/lab/internet
+RACE        := ./control/... ./controller/... ./images/... ./proxy/... ./e2e/lab/internet
+# Packages whose tests make network namespaces of their own.
+KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate ./dockernet/guard ./dockernet/netns
 # Engines and network namespaces are made by root alone.
 AS_ROOT     := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=PATH,HOME,DOCKER_HOST)
 GO_TEST     := go test $(if $(AS_ROOT),-exec '$(AS_ROOT)')
@@ -30,7 +32,7 @@ demo: setup-demo build ## the main job in one screen, on the running engine or i
 	@$(AS_ROOT) bin/demo
 
 .PHONY: test
-test: setup-test lint test-unit test-race test-bench test-e2e ## every check and every test; installs what is missing
+test: setup-test lint test-unit test-race test-bench test-kernel test-e2e ## every check and every test; installs what is missing
 
 .PHONY: test-unit
 test-unit: ## what needs no privilege, no engine and no network
@@ -43,6 +45,11 @@ test-race: ## packages with goroutines, under the race detector
 .PHONY: test-bench
 test-bench: # every benchmark once, so that they keep working
 	go test -run '^$$' -bench . -benchtime 1x ./...
+
+.PHONY: test-kernel
+test-kernel: ## rules, sockets and conntrack in network namespaces, as root
+	$(GO_TEST) -count=1 -timeout 15m $(KERNEL) -run-kernel
+	$(GO_TEST) -count=1 -timeout 15m ./dockernet/engine -run-docker
 
 .PHONY: test-e2e
 test-e2e: build ## scenarios on an engine in a closed network, as root

@@ -280,7 +280,6 @@ type fakeNet struct {
 	id          string
 	gate, guard *fakeLayer
 	open        int
-	listening   int
 	direct      []string // open connections of the direct plane, each the name of a phase that allows it
 }
 

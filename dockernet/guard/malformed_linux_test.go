@@ -10,10 +10,10 @@ import (
 	"sluice/policy"
 )
 
-// Who is where in the tests of single frames: allowed is a target of allowlists.
+// Addresses outside that no policy of the tests names.
 var (
-	allowed4, other4 = netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("192.0.2.200")
-	allowed6, other6 = netip.MustParseAddr("2001:db8:2::5"), netip.MustParseAddr("2001:db8:2:3::200")
+	other4 = netip.MustParseAddr("192.0.2.200")
+	other6 = netip.MustParseAddr("2001:db8:2:3::200")
 )
 
 // Ethertypes.
