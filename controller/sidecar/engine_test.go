@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
@@ -211,15 +212,25 @@ func (e *fakeEngine) ContainerStart(_ context.Context, id string, _ container.St
 		}
 	}
 	c.log = e.tempFile("log")
-	c.cmd = exec.Command(binary.Name(), args...)
-	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
-	c.cmd.Env = []string{"GOMAXPROCS=2"}
-	if os.Geteuid() == 0 {
-		c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: sidecarUID, Gid: sidecarGID}}
+	start := func() (*exec.Cmd, error) {
+		cmd := exec.Command(binary.Name(), args...)
+		cmd.Stdout, cmd.Stderr = c.log, c.log
+		cmd.Env = []string{"GOMAXPROCS=2"}
+		if os.Geteuid() == 0 {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: sidecarUID, Gid: sidecarGID}}
+		}
+		return cmd, cmd.Start()
 	}
-	if err := c.cmd.Start(); err != nil {
+	cmd, err := start()
+	// A child that another goroutine is just starting may still hold the file open for writing.
+	for deadline := time.Now().Add(10 * time.Second); errors.Is(err, syscall.ETXTBSY) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+		cmd, err = start()
+	}
+	if err != nil {
 		return err
 	}
+	c.cmd = cmd
 	go func() {
 		c.cmd.Wait()
 		close(c.done)
