@@ -58,11 +58,12 @@ func both(a, b [16]byte) [16]byte {
 	return a
 }
 
-// wrappers are networks in which every address may hide an IPv4 one. Only ISATAP's are anywhere else.
-func wrappers() spans {
-	return spansOf(unreadable, netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("::ffff:0:0:0/96"),
-		netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("::/96"))
-}
+// wrappers are networks with all addresses that hide an IPv4 one, but those of ISATAP, whose mark is not in front, and
+// with few others.
+var wrappers = []netip.Prefix{netip.MustParsePrefix("::/8"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("2002::/16")}
+
+// translators is how many of the forms are translated.
+const translators = 3
 
 // matches reports whether the address is of the form.
 func (f *form) matches(a netip.Addr) bool {

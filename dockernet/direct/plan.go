@@ -1,81 +1,121 @@
 package direct
 
 import (
-	"fmt"
-	"maps"
-	"net/netip"
 	"slices"
 
 	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
-// Names of the sets that all phases share, see [Plan.Find].
-const (
-	// Local are destinations that are on the direct plane whatever the mode.
-	Local = "local"
-	// Host are the host's addresses.
-	Host = "host"
-	// Open and Closed are addresses with the TCP ports that every phase, or none, may reach.
-	Open, Closed = "open", "closed"
-
-	floorSet = "floor"
-	// wrapperSet holds the prefixes of IPv6 addresses that hide an IPv4 one.
-	wrapperSet = "wrapper"
-)
-
-// Plan has the sets of a Spec, and makes rules that look into them.
+// Plan makes rules of a Spec, and the sets that they look into.
 type Plan struct {
-	Sets   []nft.Set
-	spec   *Spec
-	name   func(parts ...string) string
-	phases [policy.PhaseCount]map[nft.Kind]names
+	// Sets are those of the rules that were made until now.
+	Sets []nft.Set
+
+	spec     *Spec
+	families []nft.Kind
+	name     func(parts ...string) string
+	locals   map[nft.Kind][]finder
+	floors   map[nft.Kind][]finder
+	phases   [policy.PhaseCount]map[nft.Kind]names
 }
 
-// names are the sets of a phase's targets of one family, "" where there is none.
-type names struct{ any, host, net, dns, exact, exactPort string }
-
-func (n names) byAddress() []string { return []string{n.any} }
-func (n names) byPort() []string    { return []string{n.host, n.net} }
+// names are the targets of a phase of one family.
+type names struct{ ports, exact, dns []finder }
 
 // NewPlan makes the sets for the families: IPv4, or both. name makes the names of sets and chains of their parts.
 func NewPlan(s *Spec, families []nft.Kind, name func(parts ...string) string) *Plan {
-	p := &Plan{spec: s, name: name}
+	p := &Plan{spec: s, families: families, name: name, locals: make(map[nft.Kind][]finder), floors: make(map[nft.Kind][]finder)}
+	withIPv6 := slices.Contains(families, nft.IPv6)
 	for _, f := range families {
-		if f == nft.IPv6 {
-			p.add(f, wrapperSet, false, plainElements(wrappers()))
+		p.locals[f] = p.find(f, "local", s.local(f), policy.PhaseCount)
+		uses := 1
+		if f == nft.IPv4 && withIPv6 {
+			uses += len(forms)
 		}
-		p.add(f, Local, false, plainElements(s.local(f)))
-		p.add(f, floorSet, false, plainElements(s.floor(f)))
-		p.add(f, Host, false, plainElements(addresses(s.Host, f)))
-		p.add(f, Open, true, endpoints(s.Open, f))
-		p.add(f, Closed, true, endpoints(s.Closed, f))
+		p.floors[f] = p.find(f, "floor", s.floor(f), uses)
 	}
 	for i := range s.Phases {
 		n, phase := policy.Phase(i), &s.Phases[i]
 		p.phases[n] = make(map[nft.Kind]names)
 		for _, f := range families {
+			uses := 1
 			switch phase.Rules.Mode() {
 			case policy.Allowlist:
-				p.phases[n][f] = p.targets(n, f, s.allowed(phase, f))
+				if f == nft.IPv4 && withIPv6 {
+					uses += translators
+				} else if f == nft.IPv6 {
+					uses = 2
+				}
+				t := s.allowed(phase, f)
+				p.phases[n][f] = names{
+					ports: p.finders(f, n.String(), t.ports, uses),
+					exact: p.finders(f, n.String()+"_exact", t.exact, 1),
+					dns:   p.find(f, n.String()+"_dns", t.dns, 2),
+				}
 			case policy.Denylist:
-				p.phases[n][f] = p.targets(n, f, s.denied(phase, f))
+				if f == nft.IPv4 && withIPv6 {
+					uses += len(forms)
+				}
+				p.phases[n][f] = names{ports: p.finders(f, n.String(), s.denied(phase, f).ports, uses)}
 			}
 		}
 	}
 	return p
 }
 
-func (p *Plan) targets(n policy.Phase, f nft.Kind, t *targets) names {
-	prefix := n.String() + "_"
-	return names{
-		any:       p.add(f, prefix+"any", false, plainElements(t.any)),
-		host:      p.add(f, prefix+"host", true, portElements(t.ports, true)),
-		net:       p.add(f, prefix+"net", true, portElements(t.ports, false)),
-		dns:       p.add(f, prefix+"dns", false, plainElements(t.dns)),
-		exact:     p.add(f, prefix+"exact", false, plainElements(t.exact[0])),
-		exactPort: p.add(f, prefix+"exactport", true, portElements(t.exact, true)),
+// Host makes rules for packets to the host's addresses, Open and Closed for those to TCP ports that every phase, or
+// none, may reach.
+func (p *Plan) Host(f nft.Kind, do ...nft.Part) []nft.Rule {
+	return ask(p.find(f, "host", addresses(p.spec.Host, f), 1), f, nil, bothPorts, then(do...))
+}
+
+func (p *Plan) Open(f nft.Kind, do ...nft.Part) []nft.Rule {
+	return ask(p.finders(f, "open", endpoints(p.spec.Open, f), 1), f, nil, onlyTCP, then(do...))
+}
+
+func (p *Plan) Closed(f nft.Kind, do ...nft.Part) []nft.Rule {
+	return ask(p.finders(f, "closed", endpoints(p.spec.Closed, f), 1), f, nil, onlyTCP, then(do...))
+}
+
+// NewFloor makes the chains that refuse the addresses of the floor, and IPv6 addresses that hide one. Others return from
+// them. They are for [Outcomes] that refuse in the same way.
+func (p *Plan) NewFloor(name string, refuse func(nft.Kind) nft.Verdict) *Floor {
+	fl := &Floor{chains: make(map[nft.Kind]string)}
+	for _, f := range p.families {
+		var rules []nft.Rule
+		no := then(refuse(f))
+		if f == nft.IPv4 {
+			rules = ask(p.floors[f], f, nil, bothPorts, no)
+		} else {
+			hidden := []nft.Rule{no(isUnreadable...)}
+			for i := range forms {
+				hidden = append(hidden, ask(p.floors[nft.IPv4], f, &forms[i], bothPorts, no)...)
+			}
+			fl.hidden = p.name(name, "hidden")
+			fl.Chains = append(fl.Chains, nft.Chain{Name: fl.hidden, Kind: f, Rules: hidden})
+			rules = append(ask(p.floors[f], f, nil, bothPorts, no), hiding(nft.Jump(fl.hidden))...)
+		}
+		fl.chains[f] = p.name(name + version(f))
+		fl.Chains = append(fl.Chains, nft.Chain{Name: fl.chains[f], Kind: f, Rules: rules})
 	}
+	return fl
+}
+
+// Floor are chains made by [Plan.NewFloor].
+type Floor struct {
+	Chains []nft.Chain
+	chains map[nft.Kind]string
+	hidden string
+}
+
+// hiding leads IPv6 addresses that hide an IPv4 one elsewhere.
+func hiding(elsewhere nft.Verdict) []nft.Rule {
+	var rules []nft.Rule
+	for _, w := range wrappers {
+		rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(w)), elsewhere})
+	}
+	return append(rules, nft.Rule{forms[len(forms)-1].shape, elsewhere})
 }
 
 // Named are the addresses that a phase which refuses by default lets through on some port, with those of Open.
@@ -84,9 +124,9 @@ func (s *Spec) Named(n policy.Phase, f nft.Kind) []nft.Element {
 	var list spans
 	if p.Rules.Mode() == policy.Allowlist {
 		t := s.allowed(p, f)
-		list = append(slices.Clone(t.any), t.dns...)
-		for _, m := range []map[uint16]spans{t.ports, t.exact} {
-			for _, s := range m {
+		list = slices.Clone(t.dns)
+		for _, ports := range []map[uint16]spans{t.ports, t.exact} {
+			for _, s := range ports {
 				list = append(list, s...)
 			}
 		}
@@ -96,84 +136,11 @@ func (s *Spec) Named(n policy.Phase, f nft.Kind) []nft.Element {
 			list = append(list, span{a.Addr(), a.Addr()})
 		}
 	}
-	return plainElements(list.merged())
-}
-
-// add adds a set if it has elements, and returns its name, or else "".
-func (p *Plan) add(f nft.Kind, name string, withPort bool, elements []nft.Element) string {
-	if len(elements) == 0 {
-		return ""
+	var elements []nft.Element
+	for _, s := range list.merged() {
+		elements = append(elements, nft.Element{First: s.first, Last: s.last})
 	}
-	kind := map[nft.Kind]nft.Type{nft.IPv4: nft.Address4, nft.IPv6: nft.Address6}[f]
-	if withPort {
-		kind = map[nft.Kind]nft.Type{nft.IPv4: nft.Address4Port, nft.IPv6: nft.Address6Port}[f]
-	}
-	name = p.setName(f, name)
-	interval := slices.ContainsFunc(elements, func(e nft.Element) bool { return e.First != e.Last })
-	p.Sets = append(p.Sets, nft.Set{Name: name, Type: kind, Interval: interval, Elements: elements})
-	return name
-}
-
-func (p *Plan) setName(f nft.Kind, name string) string {
-	version := map[nft.Kind]int{nft.IPv4: 4, nft.IPv6: 6}[f]
-	return p.name(fmt.Sprintf("%s%d", name, version))
-}
-
-// Find returns the name of a set that all phases share, or "" if the Spec has nothing for it.
-func (p *Plan) Find(f nft.Kind, name string) string {
-	name = p.setName(f, name)
-	if slices.ContainsFunc(p.Sets, func(s nft.Set) bool { return s.Name == name }) {
-		return name
-	}
-	return ""
-}
-
-func plainElements(s spans) []nft.Element {
-	list := make([]nft.Element, len(s))
-	for i := range s {
-		list[i].First, list[i].Last = s[i].first, s[i].last
-	}
-	return list
-}
-
-// portElements returns the ports' spans that are single addresses, or those that are not.
-func portElements(ports map[uint16]spans, single bool) []nft.Element {
-	var list []nft.Element
-	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		for _, s := range ports[port] {
-			if port != 0 && s.single() == single {
-				list = append(list, nft.Element{First: s.first, Last: s.last, Port: port})
-			}
-		}
-	}
-	return list
-}
-
-// addresses of the family, each once and in order.
-func addresses(list []netip.Addr, f nft.Kind) spans {
-	var all spans
-	for _, a := range list {
-		if kindOf(a) == f {
-			all = append(all, span{a, a})
-		}
-	}
-	slices.SortFunc(all, func(a, b span) int { return a.first.Compare(b.first) })
-	return slices.Compact(all)
-}
-
-func endpoints(list []netip.AddrPort, f nft.Kind) []nft.Element {
-	ports := make(map[uint16]spans)
-	for _, a := range list {
-		ports[a.Port()] = append(ports[a.Port()], span{a.Addr(), a.Addr()})
-	}
-	for port, s := range ports {
-		var all []netip.Addr
-		for _, a := range s {
-			all = append(all, a.first)
-		}
-		ports[port] = addresses(all, f)
-	}
-	return portElements(ports, true)
+	return elements
 }
 
 // Outcomes say what rules do.
@@ -182,9 +149,11 @@ type Outcomes struct {
 	Refuse nft.Verdict
 	// Let makes a rule for what is, if tests hold.
 	Let func(tests ...nft.Part) nft.Rule
-	// Redirected are rules for TCP that the phase's policy allows but that goes to the proxy, where only connections
-	// can be on the direct plane that were open before the phase came. They must not refuse these, nor others.
-	Redirected []nft.Rule
+	// Redirected is what to do with TCP that goes to the proxy if the phase lets it through, so that only connections
+	// can be on the direct plane that were open before the phase came. It must not end the rules for these.
+	Redirected []nft.Part
+	// Floor refuses in the same way.
+	Floor *Floor
 }
 
 // Judge makes the rules of a phase for one family: for TCP, UDP and echo requests, with a destination port that is
@@ -213,129 +182,89 @@ type judge struct {
 	chains []nft.Chain
 }
 
-var ports = []*nft.Field{nft.TCPPort, nft.UDPPort}
+func (j *judge) no(tests ...nft.Part) nft.Rule { return then(j.Refuse)(tests...) }
+
+var isTCP = nft.Is(nft.Protocol, nft.Word("tcp"))
 
 // dns refuses port 53, but for what is named with that very port.
-func (j *judge) dns(named string) []nft.Rule {
+func (j *judge) dns(named []finder) []nft.Rule {
 	var let, refuse []nft.Rule
-	for _, port := range ports {
+	for _, port := range bothPorts {
 		is53 := nft.Is(port, nft.Number(dnsPort))
-		if named != "" {
-			let = append(let, j.Let(is53, j.to(named)))
-		}
-		refuse = append(refuse, nft.Rule{is53, j.Refuse})
+		let = append(let, ask(named, j.family, nil, bothPorts, func(tests ...nft.Part) nft.Rule {
+			return j.Let(append([]nft.Part{is53}, tests...)...)
+		})...)
+		refuse = append(refuse, j.no(is53))
 	}
 	return append(let, refuse...)
 }
 
-// to looks the destination up in a set.
-func (j *judge) to(set string) nft.In {
-	return nft.In{Fields: []*nft.Field{j.family.Destination()}, Set: set}
-}
-
-// look returns a rule for each way in which a packet can be in the sets: by address, or by address and port. With a
-// form, it is the IPv4 address inside an IPv6 one that is looked up.
-func (j *judge) look(in *form, byAddress, byPort []string, do func(...nft.Part) nft.Rule) []nft.Rule {
-	address, shape := j.family.Destination(), []nft.Part(nil)
-	if in != nil {
-		address, shape = in.inner, []nft.Part{in.shape}
-	}
-	var rules []nft.Rule
-	add := func(set string, fields ...*nft.Field) {
-		if set != "" {
-			rules = append(rules, do(append(slices.Clone(shape), nft.In{Fields: fields, Set: set})...))
-		}
-	}
-	for _, set := range byAddress {
-		add(set, address)
-	}
-	for _, set := range byPort {
-		for _, port := range ports {
-			add(set, address, port)
-		}
-	}
-	return rules
-}
-
-func (j *judge) refused(tests ...nft.Part) nft.Rule { return append(slices.Clone(tests), j.Refuse) }
-
 // allowlist lets the targets through.
 func (j *judge) allowlist() []nft.Rule {
-	sets := j.phases[j.phase]
-	own := sets[j.family]
+	own, four := j.phases[j.phase][j.family], j.phases[j.phase][nft.IPv4]
 	rules := j.dns(own.dns)
 	if !j.spec.StraightTCP() {
-		notLocal := nft.Rule{nft.Is(nft.Protocol, nft.Word("tcp"))}
-		if set := j.Find(j.family, Local); set != "" {
-			in := j.to(set)
-			in.Not = true
-			notLocal = append(notLocal, in)
-		}
-		rules = append(rules, append(notLocal, j.Refuse))
+		// To local addresses only.
+		name := j.name(j.phase.String(), "local"+version(j.family))
+		local := ask(j.locals[j.family], j.family, nil, bothPorts, then(nft.Return))
+		j.chain(name, append(local, nft.Rule{j.Refuse}))
+		rules = append(rules, nft.Rule{isTCP, nft.Jump(name)})
 	}
-	named := j.look(nil, own.byAddress(), own.byPort(), j.Let)
+	named := ask(own.ports, j.family, nil, bothPorts, j.Let)
 	if j.family == nft.IPv6 {
-		wrapped := j.look(nil, []string{own.exact}, []string{own.exactPort}, j.Let)
+		rules = append(rules, ask(own.exact, nft.IPv6, nil, bothPorts, j.Let)...)
+		var translated []nft.Rule
 		for i := range forms {
 			if forms[i].translated {
-				wrapped = append(wrapped, j.look(&forms[i], sets[nft.IPv4].byAddress(), sets[nft.IPv4].byPort(), j.Let)...)
+				translated = append(translated, ask(four.ports, nft.IPv6, &forms[i], bothPorts, j.Let)...)
 			}
 		}
-		if len(named)+len(wrapped) > 0 {
-			rules = append(rules, j.wrapped(nft.Goto, slices.Concat(wrapped, j.hiddenFloor(), named, []nft.Rule{{j.Refuse}}))...)
+		if len(translated)+len(named) > 0 {
+			// Other addresses shall not pay for those that hide an IPv4 one. TCP to these is judged by the proxy.
+			name := j.name(j.phase.String(), "wrapped")
+			j.chain(name, slices.Concat(j.redirected(), translated, []nft.Rule{{nft.Jump(j.Floor.hidden)}}, named, []nft.Rule{{j.Refuse}}))
+			rules = append(rules, hiding(nft.Goto(name))...)
 		}
 	}
 	return slices.Concat(rules, named, []nft.Rule{{j.Refuse}})
 }
 
-// wrapped leads IPv6 addresses that hide an IPv4 one to a chain of their own with the rules, so that others do not pay
-// for them.
-func (j *judge) wrapped(how func(chain string) nft.Verdict, rules []nft.Rule) []nft.Rule {
-	name := j.name(j.phase.String(), "wrapped")
-	j.chains = append(j.chains, nft.Chain{Name: name, Rules: rules, Kind: nft.IPv6})
-	isatap := forms[len(forms)-1].shape
-	return []nft.Rule{
-		{j.to(j.Find(nft.IPv6, wrapperSet)), how(name)},
-		{isatap, how(name)},
+func (j *judge) redirected() []nft.Rule {
+	if j.Redirected == nil {
+		return nil
 	}
+	return []nft.Rule{append(nft.Rule{isTCP}, j.Redirected...)}
 }
 
-// hiddenFloor refuses IPv6 addresses with an IPv4 one of the floor in them.
-func (j *judge) hiddenFloor() []nft.Rule {
-	rules := []nft.Rule{j.refused(isUnreadable...)}
-	for i := range forms {
-		rules = append(rules, j.look(&forms[i], []string{j.Find(nft.IPv4, floorSet)}, nil, j.refused)...)
-	}
-	return rules
+func (j *judge) chain(name string, rules []nft.Rule) {
+	j.chains = append(j.chains, nft.Chain{Name: name, Kind: j.family, Rules: rules})
 }
 
 // denylist refuses the floor and the targets; a public policy is one without targets.
 func (j *judge) denylist() []nft.Rule {
-	sets := j.phases[j.phase]
-	own := sets[j.family]
-	rules := append(j.dns(""), j.refused(j.to(j.Find(j.family, floorSet))))
+	own, four := j.phases[j.phase][j.family], j.phases[j.phase][nft.IPv4]
+	rules := append(j.dns(nil), nft.Rule{nft.Jump(j.Floor.chains[j.family])})
+	rules = append(rules, ask(own.ports, j.family, nil, bothPorts, j.no)...)
 	if j.family == nft.IPv6 {
-		wrapped := j.hiddenFloor()
+		var wrapped []nft.Rule
 		for i := range forms {
-			wrapped = append(wrapped, j.look(&forms[i], sets[nft.IPv4].byAddress(), sets[nft.IPv4].byPort(), j.refused)...)
+			wrapped = append(wrapped, ask(four.ports, nft.IPv6, &forms[i], bothPorts, j.no)...)
 		}
-		rules = append(rules, j.wrapped(nft.Jump, wrapped)...)
+		if wrapped != nil {
+			name := j.name(j.phase.String(), "wrapped")
+			j.chain(name, wrapped)
+			rules = append(rules, hiding(nft.Jump(name))...)
+		}
 	}
-	rules = append(rules, j.look(nil, own.byAddress(), own.byPort(), j.refused)...)
-	var local []nft.Rule
-	if set := j.Find(j.family, Local); set != "" {
-		local = append(local, j.Let(j.to(set)))
-	}
+	local := ask(j.locals[j.family], j.family, nil, bothPorts, j.Let)
 	switch {
 	case j.spec.Internal:
 		return append(append(rules, local...), nft.Rule{j.Refuse})
 	case j.of.deniesNames():
 		// QUIC hides the name, and TCP that was not redirected has not been asked for it.
-		rules = append(append(rules, local...),
-			nft.Rule{nft.Is(nft.UDPPort, nft.Number(443)), j.Refuse},
-			nft.Rule{nft.Is(nft.Protocol, nft.Word("tcp")), j.Refuse})
+		rules = append(append(rules, local...), j.no(nft.Is(nft.UDPPort, nft.Number(443))), j.no(isTCP))
 	case j.spec.Proxies(j.phase):
-		rules = slices.Concat(rules, local, j.Redirected)
+		rules = slices.Concat(rules, local, j.redirected())
 	}
 	return append(rules, j.Let())
 }

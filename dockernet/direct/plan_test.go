@@ -2,7 +2,9 @@ package direct
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,49 +40,43 @@ func specOf(t *testing.T, p Phase) *Spec {
 	return &Spec{Phases: [policy.PhaseCount]Phase{p, none, none}}
 }
 
-// sets are the elements of the first phase's sets, by name.
-func sets(s *Spec) map[string]string {
-	plan := NewPlan(s, []nft.Kind{nft.IPv4, nft.IPv6}, func(parts ...string) string { return strings.Join(parts, "_") })
-	m := make(map[string]string)
-	for _, set := range plan.Sets {
-		if name, ok := strings.CutPrefix(set.Name, "baseline_"); ok {
-			var list []string
-			for _, e := range set.Elements {
-				text := e.First.String()
-				if e.Last != e.First {
-					text += "-" + e.Last.String()
-				}
-				if e.Port != 0 {
-					text += fmt.Sprintf(" %d", e.Port)
-				}
-				list = append(list, text)
-			}
-			m[name] = strings.Join(list, ", ")
+// allowedText is what the first phase lets go straight, of both families.
+func allowedText(s *Spec) string {
+	var list []string
+	add := func(what string, f nft.Kind, port uint16, addresses spans) {
+		if len(addresses) > 0 {
+			list = append(list, fmt.Sprintf("%s%s:%d %s", what, version(f), port, addresses.text()))
 		}
 	}
-	return m
+	for _, f := range []nft.Kind{nft.IPv4, nft.IPv6} {
+		t := s.allowed(&s.Phases[0], f)
+		for _, port := range slices.Sorted(maps.Keys(t.ports)) {
+			add("net", f, port, t.ports[port])
+		}
+		for _, port := range slices.Sorted(maps.Keys(t.exact)) {
+			add("exact", f, port, t.exact[port])
+		}
+		add("dns", f, 53, t.dns)
+	}
+	return strings.Join(list, ", ")
 }
 
 // What an allowlist lets go straight: networks without the floor, and single addresses whatever they are.
-func TestAllowedSets(t *testing.T) {
-	for _, tt := range []struct {
-		hosts []string
-		want  map[string]string
-	}{
-		{[]string{"192.0.2.1", "192.0.2.2"}, map[string]string{"any4": "192.0.2.1-192.0.2.2"}},
-		{[]string{"192.0.2.1:80", "192.0.2.1"}, map[string]string{"any4": "192.0.2.1"}},
-		{[]string{"192.0.2.1:80", "192.0.2.0/24:443"}, map[string]string{"host4": "192.0.2.1 80", "net4": "192.0.2.0-192.0.2.255 443"}},
-		{[]string{"192.0.2.1:53", "192.0.2.0/24:53"}, map[string]string{"dns4": "192.0.2.1"}},
-		{[]string{"169.254.0.0/16"}, map[string]string{}},
-		{[]string{"169.254.169.254"}, map[string]string{"any4": "169.254.169.254"}},
-		{[]string{"127.0.0.1", "0.0.0.0", "::1"}, map[string]string{}},
-		{[]string{"168.63.129.16/30"}, map[string]string{"any4": "168.63.129.17-168.63.129.19"}},
-		{[]string{"64:ff9b::192.0.2.1", "[2002:c000:201::1]:80"}, map[string]string{"exact6": "64:ff9b::c000:201", "exactport6": "2002:c000:201::1 80"}},
-		{[]string{"name.test"}, map[string]string{}},
+func TestAllowed(t *testing.T) {
+	for _, tt := range []struct{ hosts, want string }{
+		{"192.0.2.1 192.0.2.2", "net4:0 192.0.2.1-192.0.2.2"},
+		{"192.0.2.1:80 192.0.2.1", "net4:0 192.0.2.1"},
+		{"192.0.2.1:80 192.0.2.0/24:443", "net4:80 192.0.2.1, net4:443 192.0.2.0-192.0.2.255"},
+		{"192.0.2.1:53 192.0.2.0/24:53", "dns4:53 192.0.2.1"},
+		{"169.254.0.0/16", ""},
+		{"169.254.169.254", "net4:0 169.254.169.254"},
+		{"127.0.0.1 0.0.0.0 ::1", ""},
+		{"168.63.129.16/30", "net4:0 168.63.129.17-168.63.129.19"},
+		{"64:ff9b::192.0.2.1 [2002:c000:201::1]:80", "exact6:0 64:ff9b::c000:201, exact6:80 2002:c000:201::1"},
+		{"name.test", ""},
 	} {
-		got := sets(specOf(t, allowlist(t, tt.hosts...)))
-		if fmt.Sprint(got) != fmt.Sprint(tt.want) {
-			t.Errorf("%v: got %v, want %v", tt.hosts, got, tt.want)
+		if got := allowedText(specOf(t, allowlist(t, strings.Fields(tt.hosts)...))); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.hosts, got, tt.want)
 		}
 	}
 }
@@ -91,8 +87,40 @@ func TestAllowedOnInternalNetworks(t *testing.T) {
 	s.Networks = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	s.Host = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	s.Internal = true
-	if got := fmt.Sprint(sets(s)); got != "map[any4:198.51.100.7 host4:203.0.113.1 80]" {
-		t.Errorf("got %s", got)
+	if got, want := allowedText(s), "net4:0 198.51.100.7, net4:80 203.0.113.1"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Few addresses are compared one by one. More of them make sets, each name once.
+func TestSets(t *testing.T) {
+	hosts := []string{"2001:db8::/64"}
+	for i := range 30 {
+		hosts = append(hosts, fmt.Sprintf("10.0.%d.0/24", 2*i), fmt.Sprintf("10.1.0.%d", 2*i), fmt.Sprintf("10.2.0.%d:443", 2*i), fmt.Sprintf("10.3.%d.0/24:443", 2*i))
+	}
+	for want, s := range map[string]*Spec{
+		"": specOf(t, allowlist(t, "192.0.2.1", "192.0.2.0/24:443")),
+		"baseline_net4(interval), baseline_port4, baseline_port_net4(interval)": specOf(t, allowlist(t, hosts...)),
+	} {
+		plan := NewPlan(s, []nft.Kind{nft.IPv4}, func(parts ...string) string { return strings.Join(parts, "_") })
+		for _, inbound := range []string{"a", "b"} {
+			floor := plan.NewFloor(inbound, func(nft.Kind) nft.Verdict { return nft.Drop })
+			for n := range policy.Phase(policy.PhaseCount) {
+				plan.Judge(n, nft.IPv4, Outcomes{Refuse: nft.Drop, Let: then(nft.Return), Floor: floor})
+			}
+		}
+		var names []string
+		for _, set := range plan.Sets {
+			name := set.Name
+			if set.Interval {
+				name += "(interval)"
+			}
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, ", "); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

@@ -75,3 +75,22 @@ func (s spans) without(other spans) spans {
 
 // within returns the addresses that are in both, merged.
 func (s spans) within(other spans) spans { return s.without(s.without(other)) }
+
+// prefixes are the fewest networks that are the span together.
+func (s span) prefixes() (list []netip.Prefix) {
+	for a := s.first; ; {
+		bits := a.BitLen()
+		for bits > 0 {
+			p := netip.PrefixFrom(a, bits-1)
+			if p.Masked().Addr() != a || nft.LastOf(p).Compare(s.last) > 0 {
+				break
+			}
+			bits--
+		}
+		p := netip.PrefixFrom(a, bits)
+		list = append(list, p)
+		if a = nft.LastOf(p).Next(); !a.IsValid() || a.Compare(s.last) > 0 {
+			return list
+		}
+	}
+}

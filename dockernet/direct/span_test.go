@@ -78,3 +78,24 @@ func TestWithoutAndWithin(t *testing.T) {
 		}
 	}
 }
+
+func TestPrefixes(t *testing.T) {
+	for from, want := range map[string]string{
+		"192.0.2.1":                       "192.0.2.1/32",
+		"192.0.2.0/24":                    "192.0.2.0/24",
+		"192.0.2.1-192.0.2.2":             "192.0.2.1/32 192.0.2.2/32",
+		"192.0.2.1-192.0.2.8":             "192.0.2.1/32 192.0.2.2/31 192.0.2.4/30 192.0.2.8/32",
+		"0.0.0.0/0":                       "0.0.0.0/0",
+		"255.255.255.254-255.255.255.255": "255.255.255.254/31",
+		"::-::2":                          "::/127 ::2/128",
+		"::/0":                            "::/0",
+	} {
+		var got []string
+		for _, p := range parse(t, from)[0].prefixes() {
+			got = append(got, p.String())
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got %v, want %s", from, got, want)
+		}
+	}
+}

@@ -14,12 +14,11 @@ func kindOf(a netip.Addr) nft.Kind {
 	return nft.IPv6
 }
 
-// targets are the addresses of one family that a phase names, as they go into sets.
+// targets are the addresses of one family that a phase names.
 type targets struct {
-	any   spans            // on every port
-	ports map[uint16]spans // on one port, without those in any
+	ports map[uint16]spans // by port; 0 is every port, and what is there is not at a single one
 	dns   spans            // the very addresses that are named with port 53
-	exact map[uint16]spans // the very addresses, by port, that hide an IPv4 one, see embedded; 0 is every port
+	exact map[uint16]spans // the very addresses that hide an IPv4 one, see form, by port
 }
 
 func newTargets() *targets {
@@ -41,17 +40,13 @@ func (t *targets) add(p netip.Prefix, port uint16, floor spans) {
 		t.exact[port] = append(t.exact[port], s...)
 		return
 	}
-	switch port {
-	case 0:
-		t.any = append(t.any, s...)
-	case dnsPort: // goes to the DNS filter
-	default:
+	if port != dnsPort { // which goes to the DNS filter
 		t.ports[port] = append(t.ports[port], s...)
 	}
 }
 
-// finish brings all into the form that sets need, without the addresses that are in never and, if within is not nil,
-// those that are not in within.
+// finish brings all into order, without the addresses that are in never and, if within is not nil, those that are not
+// in within.
 func (t *targets) finish(never, within spans) {
 	clean := func(s spans) spans {
 		s = s.merged().without(never)
@@ -60,17 +55,13 @@ func (t *targets) finish(never, within spans) {
 		}
 		return s
 	}
-	t.any, t.dns = clean(t.any), clean(t.dns)
-	for _, m := range []map[uint16]spans{t.ports, t.exact} {
-		for port, s := range m {
-			s = clean(s)
+	t.dns = clean(t.dns)
+	for _, ports := range []map[uint16]spans{t.ports, t.exact} {
+		every := clean(ports[0])
+		for port, s := range ports {
+			ports[port] = clean(s)
 			if port != 0 {
-				s = s.without(t.any)
-			}
-			if len(s) == 0 {
-				delete(m, port)
-			} else {
-				m[port] = s
+				ports[port] = ports[port].without(every)
 			}
 		}
 	}
@@ -109,11 +100,7 @@ func (s *Spec) allowed(p *Phase, f nft.Kind) *targets {
 func (s *Spec) denied(p *Phase, f nft.Kind) *targets {
 	t := newTargets()
 	p.each(f, func(prefix netip.Prefix, port uint16) {
-		switch port {
-		case 0:
-			t.any = append(t.any, spanOf(prefix))
-		case dnsPort: // goes to the DNS filter
-		default:
+		if port != dnsPort { // which goes to the DNS filter
 			t.ports[port] = append(t.ports[port], spanOf(prefix))
 		}
 	})

@@ -2,7 +2,9 @@ package guard
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,10 +14,13 @@ import (
 	"sluice/policy"
 )
 
-// benchLab is a host with so many veths that have rules for small policies already, and one that has none.
-func benchLab(b *testing.B, others int) *lab {
+// benchLab is a host with so many veths that have rules for small policies already, and a container that has none. If
+// they are many, it reports how much memory of the kernel each takes.
+func benchLab(b *testing.B, others int, withIPv6 bool) *lab {
 	l := newLab(b, "abs")
 	h := l.host.Handle(b)
+	phase := phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24", "192.0.2.1:443", "198.51.100.7:5432")
+	var specs []*Spec
 	for i := range others {
 		name := fmt.Sprintf("d%d", i)
 		attrs := netlink.NewLinkAttrs()
@@ -27,13 +32,38 @@ func benchLab(b *testing.B, others int) *lab {
 		if err != nil {
 			b.Fatal(err)
 		}
-		s := l.spec(b, "a", phaseXY(b), phaseXZ(b))
+		s := l.spec(b, "a", phaseOf(b, "public"), phase)
 		s.Interface, s.Index, s.Hardware = name, link.Attrs().Index, nft.Hardware{2, 0, 0, 0, byte(i >> 8), byte(i)}
-		if err := l.guard.Port(name).Install(s, policy.Baseline); err != nil {
+		if !withIPv6 {
+			s.Addresses = s.Addresses[:1]
+		}
+		specs = append(specs, s)
+	}
+	before := slabBytes(b)
+	for _, s := range specs {
+		if err := l.guard.Port(s.Interface).Install(s, policy.Baseline); err != nil {
 			b.Fatal(err)
 		}
 	}
+	if others >= 1000 {
+		b.ReportMetric(float64(slabBytes(b)-before)/1024/float64(others), "KiB-slab/port")
+	}
 	return l
+}
+
+// slabBytes is what the kernel's allocators have given away, to all.
+func slabBytes(b *testing.B) (n int) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "SUnreclaim: %d kB", &n); err == nil {
+			return n << 10
+		}
+	}
+	b.Fatal("no SUnreclaim in /proc/meminfo")
+	return 0
 }
 
 // report gives the median, the 99th percentile and the longest of some times.
@@ -73,7 +103,7 @@ func BenchmarkInstall(b *testing.B) {
 		withIPv6        bool
 	}{{10, 10, false}, {10, 10, true}, {10, 100, true}, {2000, 10, false}, {2000, 100, true}} {
 		b.Run(fmt.Sprintf("others_%d/targets_%d/ipv6_%v", size.others, size.targets, size.withIPv6), func(b *testing.B) {
-			l := benchLab(b, size.others)
+			l := benchLab(b, size.others, size.withIPv6)
 			phase := phaseOf(b, "allowlist", targets(size.targets)...)
 			s := l.spec(b, "a", phaseOf(b, "public"), phase, phaseOf(b, "no-network"))
 			if !size.withIPv6 {
@@ -99,7 +129,7 @@ func BenchmarkInstall(b *testing.B) {
 func BenchmarkSwitch(b *testing.B) {
 	for _, size := range []struct{ others, targets int }{{10, 10}, {10, 1000}, {10, 10000}, {2000, 10}} {
 		b.Run(fmt.Sprintf("others_%d/targets_%d", size.others, size.targets), func(b *testing.B) {
-			l := benchLab(b, size.others)
+			l := benchLab(b, size.others, false)
 			phase := phaseOf(b, "allowlist", targets(size.targets)...)
 			s := l.spec(b, "a", phase, phaseOf(b, "public"), phase)
 			p := l.port("a")

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -98,10 +99,9 @@ type judged struct {
 func (j *judged) passes(protocol byte, a netip.Addr, port uint16) bool {
 	list := j.policy.Mode == policy.Allowlist
 	if port == 53 {
-		named := false
-		for _, t := range j.policy.Targets {
-			named = named || t.Port == 53 && t.Prefix.IsValid() && t.Prefix.IsSingleIP() && t.Prefix.Addr() == a
-		}
+		named := slices.ContainsFunc(j.policy.Targets, func(t policy.Target) bool {
+			return t.Port == 53 && t.Prefix.IsValid() && t.Prefix.IsSingleIP() && t.Prefix.Addr() == a
+		})
 		return list && named && j.rules.Addr(a, port).Verdict == matcher.Allow // all else goes to the DNS filter
 	}
 	if j.rules.Addr(a, port).Verdict != matcher.Allow {
@@ -113,7 +113,7 @@ func (j *judged) passes(protocol byte, a netip.Addr, port uint16) bool {
 	denied := j.policy.Mode == policy.Denylist && j.rules.HasNameRules()
 	switch {
 	case protocol == unix.IPPROTO_TCP && list:
-		return !j.deniesNames
+		return !j.deniesNames && (!hides(a) || j.namesIt(a, port))
 	case protocol == unix.IPPROTO_TCP:
 		return !j.names
 	case protocol == unix.IPPROTO_UDP:
@@ -121,6 +121,20 @@ func (j *judged) passes(protocol byte, a netip.Addr, port uint16) bool {
 	default:
 		return true
 	}
+}
+
+// namesIt reports whether a target is this very address, with the port or every port.
+func (j *judged) namesIt(a netip.Addr, port uint16) bool {
+	return slices.ContainsFunc(j.policy.Targets, func(t policy.Target) bool {
+		return (t.Port == 0 || t.Port == port) && t.Prefix.IsValid() && t.Prefix.IsSingleIP() && t.Prefix.Addr() == a
+	})
+}
+
+// hides reports whether an address may hide an IPv4 one. TCP there goes to the proxy, unless the very address is named.
+func hides(a netip.Addr) bool {
+	b := a.As16()
+	return a.Is6() && (b[0] == 0 || netip.MustParsePrefix("2001::/32").Contains(a) || netip.MustParsePrefix("2002::/16").Contains(a) ||
+		b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe)
 }
 
 // usable leaves out what is on the link, or no destination that a packet can have, and the addresses of which the

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/netns/netnstest"
-	"sluice/policy"
 )
 
 // logged is a message of NFLOG (linux/netfilter/nfnetlink_log.h).
@@ -139,7 +138,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}{
 		"<source>":   {"sluice guard false_source", uint32(a.index), 0},
 		"<fragment>": {"sluice guard malformed", uint32(a.index), 0},
-		"<segment>":  {"sluice guard baseline", uint32(a.index), 0},
+		"<segment>":  {"sluice guard refused", uint32(a.index), 0},
 		"<datagram>": {"sluice guard not_reply", bridge, uint32(a.index)},
 		"<sibling>":  {"sluice guard not_reply", bridge, uint32(a.index)},
 	} {
@@ -158,7 +157,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	if n := len(find("<many>")); n < logBurst-10 || n > most {
 		t.Errorf("%d of %d are logged, want %d to %d", n, many, logBurst, most)
 	}
-	if n := l.counters(t, "a")[refusedCounter(policy.Baseline)].Packets; n < many {
+	if n := l.counters(t, "a")[refusedCount].Packets; n < many {
 		t.Errorf("only %d of %d are counted", n, many)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/nft"
-	"sluice/policy"
 )
 
 // Addresses outside that no policy of the tests names.
@@ -202,10 +201,10 @@ func TestFramesThatNoPhaseAllows(t *testing.T) {
 		// The floor, and what the Spec closes.
 		{"floor_metadata", func(key string) []byte {
 			return v4(ip{from: a.ip4, to: netip.MustParseAddr("169.254.169.254")}.segment(1000, 80, syn, 0, key))
-		}, refusedCounter(policy.Baseline), ""},
+		}, refusedCount, ""},
 		{"floor_metadata6", func(key string) []byte {
 			return v6(ip{from: a.ip6, to: netip.MustParseAddr("fd00:ec2::254")}.segment(1000, 80, syn, 0, key))
-		}, refusedCounter(policy.Baseline), ""},
+		}, refusedCount, ""},
 		{"floor_hidden", func(key string) []byte {
 			return v6(ip{from: a.ip6, to: netip.MustParseAddr("64:ff9b::a9fe:a9fe")}.datagram(1000, 80, key))
 		}, notReplyCount, ""},
@@ -218,12 +217,12 @@ func TestFramesThatNoPhaseAllows(t *testing.T) {
 		{"floor_broadcast", func(key string) []byte {
 			return toAll(unix.ETH_P_IP, ip{from: a.ip4, to: netip.MustParseAddr("198.51.100.255")}.datagram(1000, 2000, key))
 		}, notReplyCount, ""},
-		{"closed4", func(key string) []byte { return v4(ip{from: a.ip4, to: uplink4}.segment(1000, 9464, syn, 0, key)) }, closedCount, ""},
-		{"closed6", func(key string) []byte { return v6(ip{from: a.ip6, to: uplink6}.segment(1000, 9464, syn, 0, key)) }, closedCount, ""},
+		{"closed4", func(key string) []byte { return v4(ip{from: a.ip4, to: uplink4}.segment(1000, 9464, syn, 0, key)) }, refusedCount, ""},
+		{"closed6", func(key string) []byte { return v6(ip{from: a.ip6, to: uplink6}.segment(1000, 9464, syn, 0, key)) }, refusedCount, ""},
 		{"control_not_closed", func(key string) []byte { return v4(ip{from: a.ip4, to: uplink4}.segment(1000, 9465, syn, 0, key)) }, "", "host"},
 		{"dns4", func(key string) []byte { return v4(to4.datagram(1000, 53, key)) }, notReplyCount, ""},
 		{"dns6", func(key string) []byte { return v6(to6.datagram(1000, 53, key)) }, notReplyCount, ""},
-		{"dns_tcp", func(key string) []byte { return v4(to4.segment(1000, 53, syn, 0, key)) }, refusedCounter(policy.Baseline), ""},
+		{"dns_tcp", func(key string) []byte { return v4(to4.segment(1000, 53, syn, 0, key)) }, refusedCount, ""},
 		{"dns_of_host", func(key string) []byte { return v4(ip{from: a.ip4, to: gateway.ip4}.datagram(1000, 53, key)) }, notReplyCount, ""},
 		{"dns_of_sibling", func(key string) []byte { return toB4(ip{from: a.ip4, to: b.ip4}.datagram(1000, 53, key)) }, notReplyCount, ""},
 

@@ -26,30 +26,25 @@ const (
 	link6Chain = "link6"
 )
 
-// Counters of a port's table, besides one a phase, see refusedCounter.
+// Counters of a port's table: what is marked, and what is dropped.
 const (
-	allowedCount = "allowed" // marked as new connections that are allowed
-	openCount    = "open"    // of these, marked for connections that are open already
+	allowedCount = "allowed" // also for connections that are open already
 	repliesCount = "replies"
 	resetsCount  = "resets"
-	// Frames that are dropped whatever the phase.
+
+	refusedCount     = "refused" // by the phase
 	sourceCount      = "false_source"
 	malformedCount   = "malformed"
 	misdirectedCount = "misdirected"
 	neighbourCount   = "neighbour"
-	closedCount      = "closed"
 	quarantineCount  = "quarantine"
 )
 
-func refusedCounter(p policy.Phase) string { return p.String() + "_refused" }
+// reasons are the counters of what is dropped, each with a chain of its own, but for quarantineCount.
+var reasons = []string{refusedCount, sourceCount, malformedCount, misdirectedCount, neighbourCount}
 
 func allCounters() []string {
-	list := []string{allowedCount, openCount, repliesCount, resetsCount,
-		sourceCount, malformedCount, misdirectedCount, neighbourCount, closedCount, quarantineCount}
-	for p := range policy.Phase(policy.PhaseCount) {
-		list = append(list, refusedCounter(p))
-	}
-	return list
+	return append([]string{allowedCount, repliesCount, resetsCount, quarantineCount}, reasons...)
 }
 
 // generation numbers the chains and sets that were made of one Spec.
@@ -110,28 +105,29 @@ type builder struct {
 	config
 	generation generation
 	plan       *direct.Plan
+	sets       []nft.Set // besides the plan's
 	chains     []nft.Chain
+	floors     map[policy.Inbound]*direct.Floor
 }
 
 // build makes the sets and chains of all phases, with empty ones for what is in force. Nothing leads to them yet.
 func build(s *Spec, c config, g generation) *nft.Table {
-	b := &builder{Spec: s, config: c, generation: g}
+	b := &builder{Spec: s, config: c, generation: g, floors: make(map[policy.Inbound]*direct.Floor)}
 	b.plan = direct.NewPlan(&s.Spec, s.families(), g.name)
-	for _, why := range []string{sourceCount, malformedCount, misdirectedCount, neighbourCount, closedCount} {
-		b.chain(nft.AnyKind, b.name(why), b.dropped(why, why)...)
+	for _, why := range reasons {
+		b.chain(nft.AnyKind, b.name(why), b.dropped(why)...)
 	}
 	b.arp()
 	for _, f := range s.families() {
 		b.packets(f)
-		for i := range s.Phases {
+	}
+	for i := range s.Phases {
+		b.refusals(s.Phases[i].Inbound)
+		for _, f := range s.families() {
 			b.phase(policy.Phase(i), f)
 		}
 	}
-	for i := range s.Phases {
-		n := policy.Phase(i)
-		b.chain(nft.AnyKind, b.name(n.String(), "refused"), b.dropped(refusedCounter(n), n.String())...)
-	}
-	return &nft.Table{ID: tableOf(s.Interface), Sets: b.plan.Sets, Chains: b.chains}
+	return &nft.Table{ID: tableOf(s.Interface), Sets: append(b.plan.Sets, b.sets...), Chains: b.chains}
 }
 
 func (b *builder) name(parts ...string) string { return b.generation.name(parts...) }
@@ -150,9 +146,9 @@ const (
 )
 
 // dropped counts, logs and drops.
-func (c config) dropped(counter, why string) []nft.Rule {
+func (c config) dropped(why string) []nft.Rule {
 	return []nft.Rule{
-		{nft.Count{Counter: counter},
+		{nft.Count{Counter: why},
 			nft.Limit{Rate: logRate, Burst: logBurst}, nft.Log{Prefix: "sluice guard " + why, Group: c.logGroup, Snaplen: logBytes}},
 		{nft.Drop},
 	}
@@ -222,7 +218,7 @@ func ingressHook(port string) *nft.Hook {
 
 // quarantined is what the chain "ingress" holds while everything is dropped.
 func (c config) quarantined(port string) nft.Chain {
-	return nft.Chain{Name: ingressChain, Hook: ingressHook(port), Rules: c.dropped(quarantineCount, quarantineCount)}
+	return nft.Chain{Name: ingressChain, Hook: ingressHook(port), Rules: c.dropped(quarantineCount)}
 }
 
 // packets makes the chain for packets of a family: what does not depend on a phase.
@@ -243,15 +239,11 @@ func (b *builder) packets(f nft.Kind) {
 	}
 	rules = append(rules, nft.Rule{b.notOwn(f, f.Source()), b.to(sourceCount)})
 	rules = append(rules, b.offLink(f)...)
-	if set := b.plan.Find(f, direct.Closed); set != "" {
-		rules = append(rules, nft.Rule{endpoint(f, set), b.to(closedCount)})
-	}
+	rules = append(rules, b.plan.Closed(f, b.to(refusedCount))...)
 	b.resets(f)
 	rules = append(rules, nft.Rule{
 		nft.Masked{Field: nft.TCPFlags, Mask: 7, Words: []nft.Word{"fin", "syn", "rst"}, Value: nft.Word("rst")}, nft.Jump(b.name("resets" + version(f)))})
-	if set := b.plan.Find(f, direct.Open); set != "" {
-		rules = append(rules, nft.Rule{endpoint(f, set), addMark(b.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept})
-	}
+	rules = append(rules, b.plan.Open(f, addMark(b.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept)...)
 	next, icmp, judge := nft.IPProtocol, nft.Word("icmp"), nft.Goto(judge4Chain)
 	if f == nft.IPv6 {
 		next, icmp, judge = nft.IP6Next, nft.Word("ipv6-icmp"), nft.Goto(judge6Chain)
@@ -275,10 +267,6 @@ func (b *builder) packets(f nft.Kind) {
 var notForContainers = map[nft.Kind][]nft.Range{
 	nft.IPv4: {{First: 4, Last: 7}, {First: 9, Last: 10}, {First: 13, Last: 255}},
 	nft.IPv6: {{First: 130, Last: 255}},
-}
-
-func endpoint(f nft.Kind, set string) nft.In {
-	return nft.In{Fields: []*nft.Field{f.Destination(), nft.TCPPort}, Set: set}
 }
 
 // notOwn holds if an address is none of the container's on this link.
@@ -305,8 +293,8 @@ func (b *builder) own(f nft.Kind, field *nft.Field) nft.In {
 // set makes a set of addresses, once, and returns its name.
 func (b *builder) set(f nft.Kind, name string, elements []nft.Element) string {
 	name = b.name(name + version(f))
-	if !slices.ContainsFunc(b.plan.Sets, func(s nft.Set) bool { return s.Name == name }) {
-		b.plan.Sets = append(b.plan.Sets, nft.Set{
+	if !slices.ContainsFunc(b.sets, func(s nft.Set) bool { return s.Name == name }) {
+		b.sets = append(b.sets, nft.Set{
 			Name: name, Type: map[nft.Kind]nft.Type{nft.IPv4: nft.Address4, nft.IPv6: nft.Address6}[f],
 			Interval: slices.ContainsFunc(elements, func(e nft.Element) bool { return e.First != e.Last }),
 			Elements: elements,
@@ -357,16 +345,20 @@ func (b *builder) resets(f nft.Kind) {
 	b.chain(f, b.name("resets"+version(f)), rules...)
 }
 
+var inboundNames = map[policy.Inbound]string{policy.InboundAll: "all", policy.InboundHost: "host", policy.InboundNone: "none"}
+
+func (b *builder) refusal(i policy.Inbound, f nft.Kind) nft.Verdict {
+	return b.to("refuse"+version(f), inboundNames[i])
+}
+
 // phase makes the chains of a phase for a family.
 func (b *builder) phase(n policy.Phase, f nft.Kind) {
-	refuse := b.to(n.String(), "refuse"+version(f))
-	b.chain(f, b.name(n.String(), "refuse"+version(f)), b.refuse(n, f)...)
+	refuse := b.refusal(b.Phases[n].Inbound, f)
 	rules, chains := b.plan.Judge(n, f, direct.Outcomes{
-		Refuse: refuse,
-		Let:    func(tests ...nft.Part) nft.Rule { return append(slices.Clone(tests), nft.Return) },
-		Redirected: []nft.Rule{
-			{nft.Is(nft.Protocol, nft.Word("tcp")), addMark(b.mark.replies()), nft.Count{Counter: openCount}, nft.Return},
-		},
+		Refuse:     refuse,
+		Let:        func(tests ...nft.Part) nft.Rule { return append(slices.Clone(tests), nft.Return) },
+		Redirected: []nft.Part{addMark(b.mark.replies())},
+		Floor:      b.floors[b.Phases[n].Inbound],
 	})
 	b.chains = append(b.chains, chains...)
 	// Replies and errors belong to what has come in.
@@ -381,25 +373,37 @@ func (b *builder) phase(n policy.Phase, f nft.Kind) {
 	}
 }
 
-// refuse drops what the phase does not allow, but for what may be a reply to something that has come in.
-func (b *builder) refuse(n policy.Phase, f nft.Kind) []nft.Rule {
-	refused := b.to(n.String(), "refused")
-	host := b.plan.Find(f, direct.Host)
-	inbound := b.Phases[n].Inbound
-	if inbound == policy.InboundNone || inbound == policy.InboundHost && host == "" {
-		return []nft.Rule{{refused}}
+// refusals makes the chains, once, that refuse for phases with a choice of who may dial the container.
+func (b *builder) refusals(i policy.Inbound) {
+	if b.floors[i] != nil {
+		return
 	}
-	var rules []nft.Rule
-	if inbound == policy.InboundHost {
-		rules = append(rules, nft.Rule{nft.In{Fields: []*nft.Field{f.Destination()}, Set: host, Not: true}, refused})
+	for _, f := range b.families() {
+		b.chain(f, b.refusal(i, f).Chain(), b.refuse(i, f)...)
 	}
+	b.floors[i] = b.plan.NewFloor("floor_"+inboundNames[i], func(f nft.Kind) nft.Verdict { return b.refusal(i, f) })
+	b.chains = append(b.chains, b.floors[i].Chains...)
+}
+
+// refuse drops what a phase does not allow, but for what may be a reply to something that has come in.
+func (b *builder) refuse(i policy.Inbound, f nft.Kind) []nft.Rule {
+	refused := nft.Rule{b.to(refusedCount)}
+	reply := []nft.Part{b.setMark(b.mark.replies()), nft.Count{Counter: repliesCount}, nft.Accept}
 	echo := nft.Is(nft.ICMPType, nft.Word("echo-request"))
 	if f == nft.IPv6 {
 		echo = nft.Is(nft.ICMP6Type, nft.Echo6)
 	}
-	return append(rules,
-		// The first segment of a connection and a request for an echo are no replies.
-		nft.Rule{echo, refused},
-		nft.Rule{nft.Masked{Field: nft.TCPFlags, Mask: 18, Words: []nft.Word{"syn", "ack"}, Value: nft.Word("syn")}, refused},
-		nft.Rule{b.setMark(b.mark.replies()), nft.Count{Counter: repliesCount}, nft.Accept})
+	// The first segment of a connection and a request for an echo are no replies.
+	first := []nft.Rule{
+		{echo, b.to(refusedCount)},
+		{nft.Masked{Field: nft.TCPFlags, Mask: 18, Words: []nft.Word{"syn", "ack"}, Value: nft.Word("syn")}, b.to(refusedCount)},
+	}
+	switch i {
+	case policy.InboundAll:
+		return append(first, nft.Rule(reply))
+	case policy.InboundHost:
+		return append(append(first, b.plan.Host(f, reply...)...), refused)
+	default:
+		return []nft.Rule{refused}
+	}
 }

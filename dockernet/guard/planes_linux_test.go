@@ -116,7 +116,7 @@ var planeTable = []struct {
 	{"udp", "teredo_floor", 80, "---------"},
 	{"udp", "isatap_floor", 80, "---------"},
 	{"udp", "unreadable", 80, "---------"},
-	{"tcp", "translated", 80, "+---+----"},
+	{"tcp", "translated", 80, "+--------"},
 	{"udp", "translated", 80, "++--++---"},
 	{"udp", "tunnelled", 80, "++-------"},
 }

@@ -301,14 +301,9 @@ func (p *Port) Counters() (c PortCounters, err error) {
 				return err
 			}
 			c = PortCounters{
-				Allowed: got[allowedCount], Open: got[openCount], Replies: got[repliesCount], Resets: got[resetsCount],
-				RefusedAlways: Refusals{
-					FalseSource: got[sourceCount], Malformed: got[malformedCount], Misdirected: got[misdirectedCount],
-					Neighbour: got[neighbourCount], Closed: got[closedCount], Quarantine: got[quarantineCount],
-				},
-			}
-			for n := range policy.Phase(policy.PhaseCount) {
-				c.Refused[n] = got[refusedCounter(n)]
+				Allowed: got[allowedCount], Replies: got[repliesCount], Resets: got[resetsCount],
+				Refused: got[refusedCount], FalseSource: got[sourceCount], Malformed: got[malformedCount],
+				Misdirected: got[misdirectedCount], Neighbour: got[neighbourCount], Quarantine: got[quarantineCount],
 			}
 			return nil
 		})

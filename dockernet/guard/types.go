@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"sluice/dockernet/nft"
-	"sluice/policy"
 )
 
 // Config is what a [Host] has to know.
@@ -42,24 +41,16 @@ type Counters struct {
 
 // PortCounters are what the table of one veth has counted since it was made.
 type PortCounters struct {
-	// Allowed are packets of the direct plane. Of these, Open belong to connections that were open before the phase
-	// came, or else are dropped by the host's rules.
-	Allowed, Open nft.Counter
+	// Allowed are packets of the direct plane. Some may be for connections that are open only, see [Counters.NotOpen].
+	Allowed nft.Counter
 	// Replies are marked as such. What of them is none, the host's rules drop.
 	Replies, Resets nft.Counter
-	// Refused are dropped by what each phase allows, RefusedAlways by what none does.
-	Refused       [policy.PhaseCount]nft.Counter
-	RefusedAlways Refusals
-}
 
-// Refusals are frames that are dropped whatever the phase.
-type Refusals struct {
-	// FalseSource are addresses that are not the container's. Malformed are other protocols, fragments, options and
-	// extension headers. Misdirected are packets to elsewhere that were not sent to a router. Neighbour are ARP and
-	// neighbour discovery that say something else than they may, or too often. Closed are ports that nobody may reach.
-	FalseSource, Malformed, Misdirected, Neighbour, Closed nft.Counter
-	// Quarantine is all that came in a quarantine.
-	Quarantine nft.Counter
+	// Refused are dropped by what the phase in force allows, or because nobody may reach that port. FalseSource are
+	// addresses that are not the container's. Malformed are other protocols, fragments, options and extension headers.
+	// Misdirected are packets to elsewhere that were not sent to a router. Neighbour are ARP and neighbour discovery
+	// that say something else than they may, or too often. Quarantine is all that came in one.
+	Refused, FalseSource, Malformed, Misdirected, Neighbour, Quarantine nft.Counter
 }
 
 // ErrGone is in the error for a veth that is not there any more, or is another one.

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
@@ -95,8 +96,8 @@ func TestRulesComeBack(t *testing.T) {
 		{"table_flushed", []string{"flush table netdev sluice_veth-a"}, []string{"veth-a"}, nil, "xy"},
 		{"chain_flushed", []string{"flush chain netdev sluice_veth-a judge4"}, []string{"veth-a"}, nil, "xy"},
 		{"rule_added", []string{"insert rule netdev sluice_veth-a ingress accept"}, []string{"veth-a"}, nil, "xy"},
-		{"target_added", []string{"add element netdev sluice_veth-a baseline_any4_1 { 192.0.2.4 }"}, []string{"veth-a"}, nil, "xy"},
-		{"target_deleted", []string{"delete element netdev sluice_veth-a baseline_any4_1 { 192.0.2.1-192.0.2.2 }"}, []string{"veth-a"}, nil, "xy"},
+		{"target_added", []string{"add element netdev sluice_veth-a baseline4_2 { 192.0.2.4 }"}, []string{"veth-a"}, manyTargets, "xy"},
+		{"target_deleted", []string{"delete element netdev sluice_veth-a baseline4_2 { 10.0.0.2 }"}, []string{"veth-a"}, manyTargets, "xy"},
 		{"host_flushed", []string{"flush table inet sluice_guard"}, []string{""}, nil, "xy"},
 		{"host_deleted", []string{"delete table inet sluice_guard", "delete table bridge sluice_guard"}, []string{""}, nil, "xy"},
 		{"bridge_forgotten", []string{`delete element inet sluice_guard bridges { "br-lab" }`}, []string{""}, nil, "xy"},
@@ -155,6 +156,15 @@ func TestRulesComeBack(t *testing.T) {
 			l.expect(t, "switched", "", letters4)
 		})
 	}
+}
+
+// manyTargets makes a set of them.
+func manyTargets(t *testing.T, l *lab, p *Port) {
+	list := []string{"192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2"}
+	for i := range 10 {
+		list = append(list, fmt.Sprintf("10.0.0.%d", 2*i), fmt.Sprintf("10.0.1.%d:443", 2*i))
+	}
+	check(t, p.Install(l.spec(t, "a", phaseOf(t, "allowlist", list...)), policy.Baseline))
 }
 
 func check(t *testing.T, err error) {
