@@ -37,7 +37,7 @@ const (
 	PortNotListed   Reason = "port-not-listed"  // refused: allowlist, the host is a target but on other ports
 	Floor           Reason = "floor"            // refused: loopback, link-local, metadata, multicast, … (see Options.NoFloor)
 	PrivateWildcard Reason = "private-wildcard" // refused: a wildcard's name has a private address (see Options.PrivateZones)
-	OwnAddress      Reason = "own-address"      // refused: an address of Options.Never
+	OwnAddress      Reason = "own-address"      // refused: an address of Options.Never, and for nothing else
 	BadName         Reason = "bad-name"         // refused: not a host name (or address) that could be judged
 )
 

@@ -41,9 +41,31 @@ func (r *Ruleset) judge(d Decision, a netip.Addr, port int) Decision {
 		return Decision{Reason: BadName, Rule: NoRule}
 	}
 	c := candidatesOf(a)
-	if r.mode != policy.NoNetwork {
-		if d, refused := r.refused(&c, port); refused {
-			return d
+	if d = r.judgeCandidates(d, &c, port); d.Verdict == Allow {
+		for i := range c.n + 1 {
+			if r.never.Contains(c.at(i)) {
+				return Decision{Reason: OwnAddress, Rule: NoRule}
+			}
+		}
+	}
+	return d
+}
+
+// judgeCandidates says what the policy and the floor say.
+func (r *Ruleset) judgeCandidates(d Decision, c *candidates, port int) Decision {
+	if r.mode == policy.NoNetwork {
+		return Decision{Reason: NoNetworkMode, Rule: NoRule}
+	}
+	if r.mode == policy.Denylist {
+		for i := range c.n + 1 {
+			if id, _, ok := r.addresses.cover(c.at(i), port); ok {
+				return Decision{Reason: AddressRule, Rule: id}
+			}
+		}
+	}
+	for i := range c.n + 1 {
+		if !r.options.NoFloor && floorTable.Contains(c.at(i)) && !r.lifted(c, i, port) {
+			return Decision{Reason: Floor, Rule: NoRule}
 		}
 	}
 	switch r.mode {
@@ -51,14 +73,11 @@ func (r *Ruleset) judge(d Decision, a netip.Addr, port int) Decision {
 		return Decision{Verdict: Allow, Reason: PublicMode, Rule: NoRule}
 	case policy.Denylist:
 		return Decision{Verdict: Allow, Reason: NotDenied, Rule: NoRule}
-	case policy.Allowlist:
-		if d.Verdict == Allow && (d.privateOK || !c.private()) {
-			return d
-		}
-	default:
-		return Decision{Reason: NoNetworkMode, Rule: NoRule}
 	}
-	id, listed, ok := r.covered(&c, port)
+	if d.Verdict == Allow && (d.privateOK || !c.private()) {
+		return d
+	}
+	id, listed, ok := r.covered(c, port)
 	switch {
 	case ok:
 		return Decision{Verdict: Allow, Reason: AddressRule, Rule: id}
@@ -69,31 +88,6 @@ func (r *Ruleset) judge(d Decision, a netip.Addr, port int) Decision {
 	default:
 		return Decision{Reason: d.Reason, Rule: NoRule}
 	}
-}
-
-// refused reports whether one of the candidates is refused for itself, in a mode that allows something.
-func (r *Ruleset) refused(c *candidates, port int) (Decision, bool) {
-	for i := range c.n + 1 {
-		if r.never.Contains(c.at(i)) {
-			return Decision{Reason: OwnAddress, Rule: NoRule}, true
-		}
-	}
-	if r.mode == policy.Denylist {
-		for i := range c.n + 1 {
-			if id, _, ok := r.addresses.cover(c.at(i), port); ok {
-				return Decision{Reason: AddressRule, Rule: id}, true
-			}
-		}
-	}
-	if r.options.NoFloor {
-		return Decision{}, false
-	}
-	for i := range c.n + 1 {
-		if floorTable.Contains(c.at(i)) && !r.lifted(c, i, port) {
-			return Decision{Reason: Floor, Rule: NoRule}, true
-		}
-	}
-	return Decision{}, false
 }
 
 // lifted reports whether a target names the very address that is on the floor, or the address that it is hidden in.

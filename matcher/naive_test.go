@@ -164,7 +164,20 @@ func (n naive) addr(a netip.Addr, port int) answer {
 	return n.resolved(answer{verdict: matcher.ByAddress, reason: matcher.NotListed}, a, port)
 }
 
+// resolved refuses what must never be dialled only where nothing else does, so that the reason is the policy's if it
+// has one.
 func (n naive) resolved(name answer, a netip.Addr, port int) answer {
+	judged := n.judged(name, a, port)
+	outer, hidden, _ := reveal(a)
+	for _, c := range append([]netip.Addr{outer}, hidden...) {
+		if judged.verdict == matcher.Allow && inAny(c, n.options.Never) {
+			return answer{reason: matcher.OwnAddress}
+		}
+	}
+	return judged
+}
+
+func (n naive) judged(name answer, a netip.Addr, port int) answer {
 	switch {
 	case name.verdict == matcher.Refuse:
 		return name
@@ -173,13 +186,6 @@ func (n naive) resolved(name answer, a netip.Addr, port int) answer {
 	}
 	outer, hidden, translated := reveal(a)
 	all := append([]netip.Addr{outer}, hidden...)
-	for _, c := range all {
-		for _, p := range n.options.Never {
-			if in(c, p) {
-				return answer{reason: matcher.OwnAddress}
-			}
-		}
-	}
 	if n.policy.Mode == policy.Denylist {
 		for _, c := range all {
 			if rules, _ := n.covering(c, port); rules != nil {

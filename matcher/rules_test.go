@@ -622,6 +622,14 @@ func TestNever(t *testing.T) {
 	                         | addr 192.0.2.3 80             | refuse own-address -
 	                         | addr 192.0.2.1 80             | refuse address-rule 192.0.2.1
 	                         | addr 192.0.2.4 80             | allow not-denied -
+	allow *.w.test 192.0.2.9:443 ; never=192.0.2.0/24 never=10.0.0.0/8 | addr 192.0.2.1 80 | refuse not-listed -
+	                         | addr 192.0.2.9 80             | refuse port-not-listed -
+	                         | addr 192.0.2.9 443            | refuse own-address -
+	                         | resolved a.w.test 192.0.2.1 80 | refuse own-address -
+	                         | resolved a.w.test 10.0.0.1 80 | refuse private-wildcard *.w.test
+	deny 192.0.2.1 ; never=192.0.2.0/24 never=127.0.0.0/8 | addr 192.0.2.1 80 | refuse address-rule 192.0.2.1
+	                         | addr 192.0.2.2 80             | refuse own-address -
+	                         | addr 127.0.0.1 80             | refuse floor -
 	public ; never=::ffff:192.0.2.0/120 | addr 192.0.2.7 80  | refuse own-address -
 	                         | addr 192.0.3.0 80             | allow public -
 	no-network ; never=192.0.2.0/24 | addr 192.0.2.1 80      | refuse no-network -
@@ -870,10 +878,10 @@ func TestRulesetKeepsNothingOfOthers(t *testing.T) {
 	d := r.NameBytes(host, 443)
 	copy(host, "no.test")
 	for got, want := range map[string]string{
-		showDecision(r, d):                                                                          "allow name-rule ok.test",
-		showDecision(r, r.Name("evil.test", 443)):                                                   "refuse not-listed -",
-		showDecision(r, r.Addr(netip.MustParseAddr("192.0.2.1"), 443)):                              "allow address-rule 192.0.2.1",
-		showDecision(r, r.Addr(netip.MustParseAddr("198.51.100.1"), 443)):                           "refuse own-address -",
+		showDecision(r, d):                                             "allow name-rule ok.test",
+		showDecision(r, r.Name("evil.test", 443)):                      "refuse not-listed -",
+		showDecision(r, r.Addr(netip.MustParseAddr("192.0.2.1"), 443)): "allow address-rule 192.0.2.1",
+		showDecision(r, r.Resolved(r.Name("ok.test", 80), netip.MustParseAddr("198.51.100.1"), 80)): "refuse own-address -",
 		showDecision(r, r.Resolved(r.Name("a.w.test", 80), netip.MustParseAddr("10.0.0.1"), 80)):    "allow name-rule *.w.test:80",
 		showDecision(r, r.Resolved(r.Name("a.w.test", 80), netip.MustParseAddr("203.0.113.1"), 80)): "allow name-rule *.w.test:80",
 	} {

@@ -30,7 +30,7 @@ type Options struct {
 	// NoFloor lets loopback, link-local, metadata and the other addresses of the floor be judged like all others.
 	NoFloor bool
 	// Never are refused whatever the policy says, because dialling them would get round it: the proxy's own
-	// addresses and networks.
+	// addresses and networks. The reason is [OwnAddress] where the policy would allow them.
 	Never []netip.Prefix
 }
 
