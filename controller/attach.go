@@ -13,21 +13,26 @@ import (
 
 // Attach puts a container under policies, of which one phase's is in force when it returns; what was open and is
 // refused by it is cut then. A container that is attached with the same policies in the same phase stays as it is, and
-// one that is attached otherwise is an error ([control.ErrConflict]). allowWeak accepts containers whose refusals all
-// have Weak set.
+// one that is attached otherwise is an error ([control.ErrConflict]).
 //
 // On an error before anything has changed in the kernel, nothing is left. After that the container is quarantined, and
 // attaching it again, or a switch, tries anew.
-func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Phases, phase policy.Phase, allowWeak bool) (api.Status, error) {
+func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Phases, phase policy.Phase, o api.Options) (api.Status, error) {
 	began := time.Now()
 	container, err := c.config.Engine.Inspect(ctx, ref)
 	if err != nil {
 		return api.Status{}, err
 	}
+	var about workload
+	if o.Workload != "" {
+		if about, err = c.workload(ctx, &container, o); err != nil {
+			return api.Status{}, err
+		}
+	}
 	set := newPolicySet(policies)
 	m, err := c.claim(ctx, record{
-		ID: container.ID, Name: container.Name, State: api.Attached, Phase: phase, Generation: 1, AllowWeak: allowWeak,
-		Pending: true, set: set,
+		ID: container.ID, Name: container.Name, State: api.Attached, Phase: phase, Generation: 1, AllowWeak: o.AllowWeak,
+		Pending: true, set: set, Workload: about,
 	})
 	if err != nil {
 		return api.Status{}, err
@@ -36,7 +41,7 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 	if m.shown.Load().status.State != "" { // it was attached before
 		return c.attachAgain(ctx, m, set, phase)
 	}
-	if err := admissible(&container, allowWeak); err != nil {
+	if err := admissible(&container, o.AllowWeak); err != nil {
 		return api.Status{}, errors.Join(err, c.forget(m))
 	}
 	m.container = container
@@ -57,7 +62,7 @@ func (c *Controller) attach(ctx context.Context, m *member, began time.Time) (ap
 	const doing = "attaching"
 	proxied, touched, err := c.establish(ctx, m)
 	if err != nil && !touched {
-		return api.Receipt{}, errors.Join(fmt.Errorf("attach container %s: %w", m.record.Name, err), c.abandon(ctx, m))
+		return api.Receipt{}, errors.Join(fmt.Errorf("attach container %s: %w", m.name(), err), c.abandon(ctx, m))
 	}
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
@@ -89,11 +94,11 @@ func (c *Controller) claim(ctx context.Context, r record) (*member, error) {
 func (c *Controller) attachAgain(ctx context.Context, m *member, set *policySet, phase policy.Phase) (api.Status, error) {
 	if m.record.set.digest != set.digest {
 		return api.Status{}, &control.Error{Code: control.CodeConflict, Message: fmt.Sprintf(
-			"container %s is attached with other policies: replace them by sluice set, or detach it first", m.record.Name)}
+			"container %s is attached with other policies: replace them by sluice set, or detach it first", m.name())}
 	}
 	if m.record.Phase != phase {
 		return api.Status{}, &control.Error{Code: control.CodeConflict, Message: fmt.Sprintf(
-			"container %s is attached in phase %s: switch by sluice phase", m.record.Name, m.record.Phase)}
+			"container %s is attached in phase %s: switch by sluice phase", m.name(), m.record.Phase)}
 	}
 	receipt, err := c.switchTo(ctx, m, m.record.set, phase, 0)
 	if err != nil {
@@ -109,6 +114,11 @@ func admissible(container *Container, allowWeak bool) error {
 	if !container.Running {
 		return refused(container, "it does not run, so it has no network yet: start it first, or use sluice run")
 	}
+	return holdable(container, allowWeak)
+}
+
+// holdable refuses containers with rights against which no policy holds.
+func holdable(container *Container, allowWeak bool) error {
 	for _, r := range container.Refusals {
 		switch {
 		case !r.Weak:
@@ -148,7 +158,7 @@ func (c *Controller) establish(ctx context.Context, m *member) (proxied control.
 	m.plan, m.restage = plan, false
 	if err := c.settle(ctx, m); err != nil {
 		// They lead nowhere any more, and the next time they end.
-		c.log.Warn("the sidecar keeps listeners that nothing leads to", "container", m.record.Name, "error", err)
+		c.log.Warn("the sidecar keeps listeners that nothing leads to", "container", m.name(), "error", err)
 	}
 	return proxied, true, nil
 }
@@ -189,6 +199,7 @@ func (c *Controller) plan(ctx context.Context, m *member, set *policySet) (*Plan
 	if err != nil {
 		return nil, control.InvalidError(err)
 	}
+	plan.Session.Container, plan.Session.ContainerID = m.record.about()
 	return plan, nil
 }
 
@@ -242,14 +253,14 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 			m.plan = nil // whatever is left, a switch brings it back
 			m.record.State, m.record.Problem = api.Quarantined, "detaching failed half-way: "+err.Error()
 			m.publish()
-			return fmt.Errorf("detach container %s: %w: try again", m.record.Name, err)
+			return fmt.Errorf("detach container %s: %w: try again", m.name(), err)
 		}
 	}
 	c.dismiss(m.record.ID)
 	if err := c.drop(ctx, m); err != nil {
-		return fmt.Errorf("detach container %s: its policy is gone, but: %w", m.record.Name, err)
+		return fmt.Errorf("detach container %s: its policy is gone, but: %w", m.name(), err)
 	}
-	c.log.Info("detached", "container", m.record.Name)
+	c.log.Info("detached", "container", m.name())
 	return nil
 }
 

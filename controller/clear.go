@@ -14,7 +14,7 @@ func (c *Controller) Clear(ctx context.Context) error {
 	var errs []error
 	for _, m := range c.all() {
 		if err := c.clear(ctx, m); err != nil {
-			errs = append(errs, fmt.Errorf("container %s: %w", m.record.Name, err))
+			errs = append(errs, fmt.Errorf("container %s: %w", m.name(), err))
 		}
 	}
 	for id := range c.broken {

@@ -137,10 +137,11 @@ func (c *Controller) member(ref string) (*member, error) {
 	}
 	var found []*member
 	for id, m := range c.members {
-		if name := m.shown.Load().status.Name; name == strings.TrimPrefix(ref, "/") {
+		s := m.shown.Load().status
+		if s.Name == strings.TrimPrefix(ref, "/") {
 			return m, nil
 		}
-		if ref != "" && strings.HasPrefix(id, ref) {
+		if ref != "" && (strings.HasPrefix(id, ref) || strings.HasPrefix(s.ID, ref)) {
 			found = append(found, m)
 		}
 	}

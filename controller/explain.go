@@ -17,11 +17,10 @@ import (
 
 // Explain says what would happen to a connection to target, "host:port", and why.
 func (c *Controller) Explain(ctx context.Context, ref, target string) (control.Explanation, error) {
-	m, err := c.member(ref)
+	now, err := c.show(ctx, ref)
 	if err != nil {
 		return control.Explanation{}, err
 	}
-	now := m.shown.Load()
 	x := control.Explanation{Target: target, Phase: now.phase.String(), Verdict: matcher.Refuse.String()}
 	switch {
 	case now.status.State == api.Stopped:

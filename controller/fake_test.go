@@ -198,6 +198,28 @@ func (e fakeEngine) RemoveNetwork(_ context.Context, name string, _ bool) error 
 	return nil
 }
 
+func (e fakeEngine) Start(_ context.Context, id string) error {
+	e.mu.Lock()
+	c := *e.containers[id]
+	err := e.do("start " + c.Name)
+	e.mu.Unlock()
+	if err == nil && !c.Running {
+		e.start(c.Name, id)
+		e.change(id, func(n *Container) { n.Joined, n.Restarts, n.Refusals = c.Joined, c.Restarts, c.Refusals })
+	}
+	return err
+}
+
+func (e fakeEngine) Remove(_ context.Context, id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.do("remove"); err != nil {
+		return err
+	}
+	delete(e.containers, id)
+	return nil
+}
+
 func (e fakeEngine) Pause(_ context.Context, id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -596,7 +618,7 @@ const task = `{"baseline_network_policy": "public", "run_network_policy": "no-ne
 func (w *world) attached(t *testing.T, c *Controller, name, id string) {
 	t.Helper()
 	w.start(name, id)
-	if _, err := c.Attach(t.Context(), name, parse(t, task), policy.Baseline, false); err != nil {
+	if _, err := c.Attach(t.Context(), name, parse(t, task), policy.Baseline, api.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	w.steps()

@@ -23,10 +23,11 @@ type member struct {
 	gone      bool // detached: the value is of no use any more
 	record    record
 	container Container
-	net       Net            // nil while it does not run
-	sockets   *netns.Sockets // nil without net
-	plan      *Plan          // what the layers have in force; nil if they must be installed anew
-	restage   bool           // the layers hold something else staged than plan
+	net       Net                // nil while it does not run
+	sockets   *netns.Sockets     // nil without net
+	plan      *Plan              // what the layers have in force; nil if they must be installed anew
+	restage   bool               // the layers hold something else staged than plan
+	intruders map[string]Refusal // containers that share its network and could change its rules, by their ids
 	since     time.Time
 	uncovered time.Duration
 
@@ -36,17 +37,33 @@ type member struct {
 
 // shown is a member as readers see it.
 type shown struct {
-	status  api.Status // without policies
-	set     *policySet
-	phase   policy.Phase
-	plan    *Plan // nil if nothing is in force
-	session string
+	container string     // the id of the attached one
+	status    api.Status // without policies
+	set       *policySet
+	phase     policy.Phase
+	plan      *Plan // nil if nothing is in force
+	session   string
 }
 
 func newMember(r record) *member {
-	m := &member{turn: make(chan struct{}, 1), record: r}
-	m.shown.Store(&shown{status: api.Status{ID: r.ID, Name: r.Name}})
+	m := &member{turn: make(chan struct{}, 1), record: r, intruders: map[string]Refusal{}}
+	name, id := r.about()
+	m.shown.Store(&shown{container: r.ID, status: api.Status{ID: id, Name: name}})
 	return m
+}
+
+// about is the name and the id of the container that all is about.
+func (r *record) about() (name, id string) {
+	if r.Workload.ID != "" {
+		return r.Workload.Name, r.Workload.ID
+	}
+	return r.Name, r.ID
+}
+
+// name is what users know the member by.
+func (m *member) name() string {
+	name, _ := m.record.about()
+	return name
 }
 
 // take waits for the turn.
@@ -95,12 +112,16 @@ func (m *member) letGo() error {
 func (m *member) publish() {
 	r := &m.record
 	p := r.set.phases[r.Phase]
-	s := &shown{set: r.set, phase: r.Phase, plan: m.plan, session: m.session(), status: api.Status{
-		ID: r.ID, Name: r.Name, State: r.State, Problem: r.Problem,
+	name, id := r.about()
+	s := &shown{container: r.ID, set: r.set, phase: r.Phase, plan: m.plan, session: m.session(), status: api.Status{
+		ID: id, Name: name, State: r.State, Problem: r.Problem,
 		Phase: r.Phase.String(), Mode: p.Mode.String(), Targets: len(p.Targets),
 		Generation: r.Generation, Digest: r.set.digests[r.Phase].String(), Since: m.since,
 		UncoveredMilliseconds: milliseconds(m.uncovered),
 	}}
+	if id != r.ID {
+		s.status.Holder = r.ID
+	}
 	for _, why := range m.container.Refusals {
 		s.status.Weak = append(s.status.Weak, why.Reason)
 	}
@@ -139,5 +160,5 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 func (m *member) stale(asked uint64) error {
 	return &control.Error{Code: control.CodeStale, Have: m.record.Generation, Got: asked, Message: fmt.Sprintf(
 		"container %s has generation %d, and %d is not newer: read its status and send a greater one, or none",
-		m.record.Name, m.record.Generation, asked)}
+		m.name(), m.record.Generation, asked)}
 }

@@ -69,12 +69,15 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if container.Joined != "" {
+		return c.joined(ctx, &container)
+	}
 	if !container.Running || container.Policy == "" || c.isDismissed(id) {
 		return nil
 	}
 	policies, phase, err := readLabels(container.Policy, container.Phase)
 	if err == nil {
-		_, err = c.Attach(ctx, id, policies, phase, false)
+		_, err = c.Attach(ctx, id, policies, phase, api.Options{})
 	}
 	switch {
 	case errors.Is(err, control.ErrConflict):

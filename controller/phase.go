@@ -69,7 +69,7 @@ func (c *Controller) change(ctx context.Context, m *member, next record, began t
 	if next.set != m.record.set {
 		var err error
 		if plan, err = c.plan(ctx, m, next.set); err != nil {
-			return api.Receipt{}, fmt.Errorf("policies for container %s: %w", m.record.Name, err)
+			return api.Receipt{}, fmt.Errorf("policies for container %s: %w", m.name(), err)
 		}
 	}
 	switch {
@@ -93,7 +93,7 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	if plan != m.plan || m.restage {
 		m.restage = true // until it is in force, the layers hold two
 		if err := m.layers(func(l Layer) error { return l.Stage(plan) }); err != nil {
-			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.record.Name, err)
+			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.name(), err)
 		}
 	}
 	if err := c.store.save(&next); err != nil {
@@ -122,13 +122,13 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 // changeAnew goes from a quarantine, or from what is not known, to a phase.
 func (c *Controller) changeAnew(ctx context.Context, m *member, next record, began time.Time) (api.Receipt, error) {
 	const doing = "switching"
-	container, err := c.config.Engine.Inspect(ctx, m.record.ID)
+	container, err := c.inspect(ctx, m)
 	if err != nil {
 		return api.Receipt{}, err
 	}
 	if m.container.ID != "" && !container.same(&m.container) {
 		c.work.add(m.record.ID, 0)
-		return api.Receipt{}, fmt.Errorf("container %s was stopped or restarted just now: try again", m.record.Name)
+		return api.Receipt{}, fmt.Errorf("container %s was stopped or restarted just now: try again", m.name())
 	}
 	m.container = container
 	m.record.set, m.record.Phase, m.record.Generation, m.record.Pending = next.set, next.Phase, next.Generation, true
@@ -187,7 +187,7 @@ func (c *Controller) inForce(ctx context.Context, m *member) error {
 	m.since = time.Now()
 	if err := c.store.save(&m.record); err != nil {
 		// What is on disk leads a later controller to the same.
-		c.log.Warn("the end of a change was not written down", "container", m.record.Name, "error", err)
+		c.log.Warn("the end of a change was not written down", "container", m.name(), "error", err)
 	}
 	m.publish()
 	return nil
@@ -208,14 +208,14 @@ func (c *Controller) quarantine(ctx context.Context, m *member, doing string, ca
 		}
 	}
 	if err := c.store.save(&m.record); err != nil {
-		c.log.Error("a quarantine was not written down", "container", m.record.Name, "error", err)
+		c.log.Error("a quarantine was not written down", "container", m.name(), "error", err)
 	}
 	m.publish()
 	c.metrics.quarantines.Inc()
-	c.log.Error("quarantined", "container", m.record.Name, "phase", m.record.Phase, "problem", m.record.Problem)
+	c.log.Error("quarantined", "container", m.name(), "phase", m.record.Phase, "problem", m.record.Problem)
 	return &control.Error{Code: control.CodeQuarantined, Message: fmt.Sprintf(
 		"container %s is quarantined: %s; nothing passes until sluice phase %s %s succeeds",
-		m.record.Name, m.record.Problem, m.record.Name, m.record.Phase)}
+		m.name(), m.record.Problem, m.name(), m.record.Phase)}
 }
 
 // refuseAll puts both layers into quarantine. Neither needs a live sidecar; neither is enough alone.

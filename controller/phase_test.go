@@ -35,7 +35,7 @@ func TestAttachSwitchSetDetach(t *testing.T) {
 	w.start("web", id1)
 	w.net(id1).direct = []string{"baseline run", "run"}
 
-	s, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, false)
+	s, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, api.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestUnchanged(t *testing.T) {
 			return r.Unchanged, err
 		},
 		"attach": func() (bool, error) {
-			s, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, false)
+			s, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, api.Options{})
 			return s.Unchanged, err
 		},
 	} {
@@ -153,7 +153,7 @@ func TestGenerations(t *testing.T) {
 // TestFaults fails every step of every change, and looks at what holds afterwards.
 func TestFaults(t *testing.T) {
 	attach := func(c *Controller) error {
-		_, err := c.Attach(context.Background(), "web", parse(t, task), policy.Run, false)
+		_, err := c.Attach(context.Background(), "web", parse(t, task), policy.Run, api.Options{})
 		return err
 	}
 	phase := func(c *Controller) error {

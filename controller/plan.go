@@ -62,8 +62,8 @@ func makePlan(container *Container, facts *Facts, policies *policySet, sockets *
 // session says the same for the sidecar.
 func (p *Plan) session(upstreams []netip.AddrPort) error {
 	p.Session = control.SessionSpec{
-		Container: p.Container.Name, ContainerID: p.Container.ID, Policies: map[string]json.RawMessage{},
-		Hosts: map[string][]string{},
+		Policies: map[string]json.RawMessage{},
+		Hosts:    map[string][]string{},
 	}
 	for phase, one := range p.Policies.phases {
 		text, err := json.Marshal(one)

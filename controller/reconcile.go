@@ -28,7 +28,7 @@ func (c *Controller) recover(ctx context.Context) {
 	group := errgroup.Group{}
 	group.SetLimit(parallel)
 	for _, m := range c.all() {
-		group.Go(func() error { c.look(ctx, m.shown.Load().status.ID); return nil })
+		group.Go(func() error { c.look(ctx, m.shown.Load().container); return nil })
 	}
 	_ = group.Wait() // look reports what went wrong
 	if err := c.clean(ctx); err != nil && ctx.Err() == nil {
@@ -64,7 +64,7 @@ func (c *Controller) follow(ctx context.Context) {
 		case ContainerChanged:
 			c.work.add(e.Container, 0) // it may be one to be admitted
 		case NetworkJoined:
-			c.enqueue(0, func(m *shown) bool { return m.status.ID == e.Container })
+			c.enqueue(0, func(m *shown) bool { return m.container == e.Container })
 			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
 		case NetworksChanged:
 			c.networksChanged(ctx)
@@ -80,7 +80,7 @@ func (c *Controller) follow(ctx context.Context) {
 func (c *Controller) enqueue(after time.Duration, which func(*shown) bool) {
 	for _, m := range c.all() {
 		if s := m.shown.Load(); which(s) {
-			c.work.add(s.status.ID, after)
+			c.work.add(s.container, after)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (c *Controller) look(ctx context.Context, id string) {
 		return
 	}
 	c.metrics.failed("reconcile")
-	c.log.Warn("a container is looked at again", "container", m.record.Name, "in", retryTime, "error", err)
+	c.log.Warn("a container is looked at again", "container", m.name(), "in", retryTime, "error", err)
 	if !m.gone {
 		c.work.add(id, retryTime)
 	}
@@ -154,7 +154,20 @@ func (c *Controller) look(ctx context.Context, id string) {
 
 // reconcile brings a member in step with the engine. The caller has its turn.
 func (c *Controller) reconcile(ctx context.Context, m *member) error {
-	container, err := c.config.Engine.Inspect(ctx, m.record.ID)
+	var about Container
+	if m.record.Workload.ID != "" {
+		var err error
+		about, err = c.config.Engine.Inspect(ctx, m.record.Workload.ID)
+		if errors.Is(err, control.ErrNotFound) {
+			return c.outlived(ctx, m)
+		}
+		if err != nil {
+			return err
+		}
+		m.record.Workload.Name = about.Name
+		m.watch(&about)
+	}
+	container, err := c.inspect(ctx, m)
 	switch {
 	case errors.Is(err, control.ErrNotFound):
 		return c.end(ctx, m, func() error { return c.forget(m) })
@@ -163,6 +176,9 @@ func (c *Controller) reconcile(ctx context.Context, m *member) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	m.record.Name = container.Name
+	if !container.Running && about.Restarts {
+		return c.revive(ctx, m)
+	}
 	if !container.Running {
 		m.container = container
 		if m.record.State == api.Stopped {
@@ -236,11 +252,13 @@ func (c *Controller) restarted(ctx context.Context, m *member, container Contain
 	if err != nil {
 		return c.quarantine(ctx, m, doing, err)
 	}
-	m.uncovered = uncovered(&container)
+	if m.record.Workload.ID == "" {
+		m.uncovered = uncovered(&container)
+	}
 	if _, err := c.finish(ctx, m, doing, proxied, began, true); err != nil {
 		return err
 	}
-	c.log.Info("attached after a restart", "container", m.record.Name, "uncovered_ms", milliseconds(m.uncovered))
+	c.log.Info("attached after a restart", "container", m.name(), "uncovered_ms", milliseconds(m.uncovered))
 	return nil
 }
 
@@ -281,7 +299,7 @@ func (c *Controller) refresh(ctx context.Context, m *member) error {
 		return err
 	}
 	if plan.same(m.plan) {
-		if m.shown.Load().status.Name != m.record.Name {
+		if m.shown.Load().status.Name != m.name() {
 			m.publish()
 		}
 		return nil

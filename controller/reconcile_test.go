@@ -295,7 +295,7 @@ func TestRefusals(t *testing.T) {
 	c, _ := w.control(t, t.TempDir())
 	w.start("web", id1)
 	attach := func(allow bool) (api.Status, error) {
-		return c.Attach(t.Context(), "web", parse(t, task), policy.Run, allow)
+		return c.Attach(t.Context(), "web", parse(t, task), policy.Run, api.Options{AllowWeak: allow})
 	}
 	weak := Refusal{Reason: "it has SYS_PTRACE and the host's processes", Repair: "start it without", Weak: true}
 	for _, row := range []struct {
@@ -330,14 +330,14 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, "weak", s.Weak, []string{weak.Reason})
-	if _, err := c.Attach(t.Context(), "nobody", parse(t, task), policy.Run, false); !errors.Is(err, control.ErrNotFound) {
+	if _, err := c.Attach(t.Context(), "nobody", parse(t, task), policy.Run, api.Options{}); !errors.Is(err, control.ErrNotFound) {
 		t.Errorf("a container that is not there: %v", err)
 	}
-	if _, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, false); !errors.Is(err, control.ErrConflict) {
+	if _, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, api.Options{}); !errors.Is(err, control.ErrConflict) {
 		t.Errorf("attached in another phase: %v", err)
 	}
 	other := parse(t, strings.Replace(task, "judge", "other", 1))
-	if _, err := c.Attach(t.Context(), "web", other, policy.Run, false); !errors.Is(err, control.ErrConflict) {
+	if _, err := c.Attach(t.Context(), "web", other, policy.Run, api.Options{}); !errors.Is(err, control.ErrConflict) {
 		t.Errorf("attached with other policies: %v", err)
 	}
 }

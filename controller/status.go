@@ -25,26 +25,36 @@ func (c *Controller) List(context.Context) ([]api.Status, error) {
 func (c *Controller) Events() *control.Hub { return &c.events }
 
 // Status returns a member's status with its policies.
-func (c *Controller) Status(_ context.Context, ref string) (api.Status, error) {
-	m, err := c.member(ref)
+func (c *Controller) Status(ctx context.Context, ref string) (api.Status, error) {
+	now, err := c.show(ctx, ref)
 	if err != nil {
 		return api.Status{}, err
 	}
-	now := m.shown.Load()
 	s := now.status
-	if now.set != nil {
-		s.Policies, err = now.set.policies()
-	}
+	s.Policies, err = now.set.policies()
 	return s, err
+}
+
+// show returns what holds for a member. While it is being attached, that is waited for.
+func (c *Controller) show(ctx context.Context, ref string) (*shown, error) {
+	m, err := c.member(ref)
+	if err == nil && m.shown.Load().status.State == "" {
+		if m, err = c.locked(ctx, ref); err == nil {
+			m.leave()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m.shown.Load(), nil
 }
 
 // Flows lists a container's open proxied connections.
 func (c *Controller) Flows(ctx context.Context, ref string) ([]control.Flow, error) {
-	m, err := c.member(ref)
+	now, err := c.show(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	now := m.shown.Load()
 	if now.plan == nil {
 		return nil, nil
 	}

@@ -33,10 +33,18 @@ type record struct {
 	Sandbox   string `json:"sandbox"`
 	Namespace string `json:"namespace"`
 
+	// Workload is the container that all is about, if that is not the attached one.
+	Workload workload `json:"workload,omitzero"`
 	// Paused is set if the container was paused because nothing else could hold it.
 	Paused bool `json:"paused,omitempty"`
 
 	set *policySet
+}
+
+// workload is a container that shares the network of an attached one.
+type workload struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
 }
 
 // policySet is the policies of all phases with their digests, which take long for long lists.

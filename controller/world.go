@@ -28,6 +28,9 @@ type Engine interface {
 	Networks(ctx context.Context) ([]api.Network, error)
 	CreateNetwork(ctx context.Context, n api.NewNetwork) (api.Network, error)
 	RemoveNetwork(ctx context.Context, name string, force bool) error
+	// Start starts a container, and Remove kills and removes one; one that runs already, or is gone, is no error.
+	Start(ctx context.Context, id string) error
+	Remove(ctx context.Context, id string) error
 	// Pause freezes a container's processes, Unpause lets them go on.
 	Pause(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
@@ -37,7 +40,10 @@ type Engine interface {
 type Container struct {
 	ID   string
 	Name string // without the slash
-	// Running is set while it has processes, also paused ones. What follows is meaningful only then.
+	// Joined is the container, by its id, whose network it shares, and Restarts is set if the engine starts it again.
+	Joined   string
+	Restarts bool
+	// Running is set while it has processes, also paused ones. What follows is meaningful only then, but for Refusals.
 	Running bool
 	// Started and Sandbox tell one run of the container from the next: when it began, in the engine's words, and the
 	// path of its network namespace.
@@ -78,6 +84,8 @@ type Refusal struct {
 	Repair string // "start it without --privileged"
 	// Weak is set if --allow-weak accepts it.
 	Weak bool
+	// Joins is set if the reason is that it shares the network of a container which is under no policy.
+	Joins bool
 }
 
 // Event is something that happened to the engine.

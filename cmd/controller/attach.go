@@ -33,7 +33,7 @@ others, it runs a moment without (sluice status says how long). sluice run has n
 		if err != nil {
 			return err
 		}
-		s, err := g.client().Attach(cmd.Context(), api.Attach{Container: args[0], Policy: document, Phase: phase.String(), AllowWeak: *weak})
+		s, err := g.client().Attach(cmd.Context(), api.Attach{Container: args[0], Policy: document, Phase: phase.String(), Options: api.Options{AllowWeak: *weak}})
 		if err != nil {
 			return failed(err)
 		}

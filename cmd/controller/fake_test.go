@@ -65,14 +65,14 @@ func (f *fake) List(context.Context) (all []api.Status, _ error) {
 	return all, nil
 }
 
-func (f *fake) Attach(_ context.Context, ref string, p policy.Phases, phase policy.Phase, weak bool) (api.Status, error) {
+func (f *fake) Attach(_ context.Context, ref string, p policy.Phases, phase policy.Phase, o api.Options) (api.Status, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id, ok := ids[ref]
 	switch {
 	case !ok:
 		return api.Status{}, &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf("there is no container %q", ref)}
-	case ref == "db" && !weak:
+	case ref == "db" && !o.AllowWeak:
 		return api.Status{}, &control.Error{Code: control.CodeRefused, Message: "container db cannot be attached: it restarts: use --allow-weak"}
 	}
 	m := &member{status: api.Status{ID: id, Name: ref, State: api.Attached, Proxy: []string{"http://127.0.0.12:3128"}}, policies: p}

@@ -16,7 +16,7 @@ import (
 type Backend interface {
 	// List returns all containers that are looked after, sorted by name, without their policies.
 	List(ctx context.Context) ([]Status, error)
-	Attach(ctx context.Context, container string, policies policy.Phases, phase policy.Phase, allowWeak bool) (Status, error)
+	Attach(ctx context.Context, container string, policies policy.Phases, phase policy.Phase, o Options) (Status, error)
 	Status(ctx context.Context, container string) (Status, error)
 	Detach(ctx context.Context, container string) error
 	Phase(ctx context.Context, container string, phase policy.Phase, generation uint64) (Receipt, error)
@@ -96,7 +96,7 @@ func attach(b Backend, w http.ResponseWriter, req *http.Request) error {
 			return control.InvalidError(err)
 		}
 	}
-	return control.Answer(w)(b.Attach(req.Context(), body.Container, policies, phase, body.AllowWeak))
+	return control.Answer(w)(b.Attach(req.Context(), body.Container, policies, phase, body.Options))
 }
 
 func status(b Backend, w http.ResponseWriter, req *http.Request) error {

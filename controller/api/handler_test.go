@@ -43,8 +43,8 @@ func (b *fakeBackend) List(context.Context) ([]Status, error) {
 	return []Status{{ID: "1", Name: "web", State: Attached}}, nil
 }
 
-func (b *fakeBackend) Attach(_ context.Context, c string, p policy.Phases, phase policy.Phase, weak bool) (Status, error) {
-	return Status{Name: c, Phase: phase.String()}, b.called(c, "attach %v %v %v", modes(p), phase, weak)
+func (b *fakeBackend) Attach(_ context.Context, c string, p policy.Phases, phase policy.Phase, o Options) (Status, error) {
+	return Status{Name: c, Phase: phase.String()}, b.called(c, "attach %v %v %v", modes(p), phase, o)
 }
 
 func (b *fakeBackend) Status(_ context.Context, c string) (Status, error) {
@@ -130,7 +130,7 @@ func TestClientAndHandler(t *testing.T) {
 	}
 	all, err := c.List(ctx)
 	check("list", all, err, []Status{{ID: "1", Name: "web", State: Attached}})
-	s, err := c.Attach(ctx, Attach{Container: "web", Policy: json.RawMessage(`"no-network"`), Phase: "run", AllowWeak: true})
+	s, err := c.Attach(ctx, Attach{Container: "web", Policy: json.RawMessage(`"no-network"`), Phase: "run", Options: Options{AllowWeak: true, Workload: "w"}})
 	check("attach", s, err, Status{Name: "web", Phase: "run"})
 	s, err = c.Status(ctx, "web")
 	check("status", s, err, Status{Name: "web", State: Quarantined, Policies: map[string]json.RawMessage{"run": json.RawMessage(`"public"`)}})
@@ -158,7 +158,7 @@ func TestClientAndHandler(t *testing.T) {
 	if _, err := c.Status(ctx, "a/../b?c"); !errors.Is(err, control.ErrNotFound) {
 		t.Errorf("odd name: %v", err)
 	}
-	check("calls", b.calls, nil, []string{"web attach [no-network no-network no-network] run true", "web status",
+	check("calls", b.calls, nil, []string{"web attach [no-network no-network no-network] run {true w}", "web status",
 		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web flows", "web detach",
 		`web network true {"baseline_network_policy":` + public + `,"run_network_policy":` + public + `,"evaluation_network_policy":` + public + `}`,
 		"web rm tasks true", "a/../b?c status"})

@@ -11,7 +11,8 @@ import (
 // UnmarshalJSON reads strictly, see [control.Members].
 func (a *Attach) UnmarshalJSON(data []byte) error {
 	var v Attach
-	err := fields(data, map[string]any{"container": &v.Container, "policy": &v.Policy, "phase": &v.Phase, "allow_weak": &v.AllowWeak})
+	err := fields(data, map[string]any{"container": &v.Container, "policy": &v.Policy, "phase": &v.Phase, "allow_weak": &v.AllowWeak,
+		"workload": &v.Workload})
 	if err == nil {
 		*a = v
 	}

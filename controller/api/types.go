@@ -24,8 +24,16 @@ type Attach struct {
 	Policy json.RawMessage `json:"policy"`
 	// Phase is the one to begin with; "baseline" if empty.
 	Phase string `json:"phase,omitempty"`
+	Options
+}
+
+// Options change what attaching a container means.
+type Options struct {
 	// AllowWeak accepts what a container might use against its policy, where that is possible at all.
 	AllowWeak bool `json:"allow_weak,omitempty"`
+	// Workload is the id of a container that shares the network of the attached one and is what all is about: records
+	// and lists have its name and id, and the attached one is removed after it.
+	Workload string `json:"workload,omitempty"`
 }
 
 // Phase asks for a switch.
@@ -61,9 +69,11 @@ type Network struct {
 
 // Status is a container as it is now.
 type Status struct {
-	ID    string `json:"id"`
-	Name  string `json:"name"`
-	State State  `json:"state"`
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Holder is the id of the container that has the network, if that is another one.
+	Holder string `json:"holder,omitempty"`
+	State  State  `json:"state"`
 	// Problem says why it is quarantined, and what to do.
 	Problem    string `json:"problem,omitempty"`
 	Phase      string `json:"phase"`

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 
 	"sluice/control"
@@ -51,10 +52,14 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 	conditions.Attached = e.Attached
 	v := controller.Container{ID: c.ID, Name: c.Name, Running: c.Running()}
 	for _, r := range c.Refusals(conditions) {
-		v.Refusals = append(v.Refusals, controller.Refusal{Reason: r.What, Repair: r.Repair, Weak: r.Weak})
+		v.Refusals = append(v.Refusals, controller.Refusal{Reason: r.What, Repair: r.Repair, Weak: r.Weak,
+			Joins: r.Kind == engine.NetworkContainer})
 	}
-	if other, joined := c.Joined(); joined && len(v.Refusals) == 0 {
-		v.Refusals = append(v.Refusals, controller.Refusal{
+	v.Restarts = c.Restart != "no"
+	other, joined := c.Joined()
+	v.Joined = other
+	if joined && len(v.Refusals) == 0 {
+		v.Refusals = append(v.Refusals, controller.Refusal{Joins: true,
 			Reason: "it shares the network of container " + other + ", which has its policy already", Repair: "name that one"})
 	}
 	if !v.Running {
@@ -208,6 +213,20 @@ func (e *Engine) Events(ctx context.Context, since time.Time) iter.Seq[controlle
 			}
 		}
 	}
+}
+
+// Start implements [controller.Engine].
+func (e *Engine) Start(ctx context.Context, id string) error {
+	return e.Docker.ContainerStart(ctx, id, container.StartOptions{})
+}
+
+// Remove implements [controller.Engine].
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	err := e.Docker.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // Pause implements [controller.Engine].
