@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"io"
 	"net/http"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,6 +133,75 @@ func (r *rig) acceptor() (a *acceptor) {
 		}
 	}
 	return a
+}
+
+// wantNothingKept wants every buffer and pipe given back.
+func (r *rig) wantNothingKept() {
+	r.Helper()
+	for i, w := range r.server.workers {
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			var kept, used int64
+			if err := w.Do(r.Context(), func() {
+				w.reap()
+				kept, used = w.kept, int64(w.pipes.live-len(w.pipes.idle))
+			}); err != nil {
+				r.Fatal(err)
+			}
+			if kept == 0 && used == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				r.Errorf("event loop %d: %d bytes and %d pipes are in use", i, kept, used)
+				break
+			}
+		}
+	}
+}
+
+// Clients that make the proxy keep much are turned away before it dies for want of memory, and nobody else is.
+func TestMemory(t *testing.T) {
+	const clients = 50
+	port := listen(t, echo)
+	r := start(t, allow("127.0.0.1"), Config{Workers: 1, Memory: 8 * 300 << 10})
+	open, _ := r.connect("127.0.0.1:"+port, "")
+	wantEcho(t, open, "\x00")
+	long := "CONNECT " + strings.Repeat("a", 30<<10)
+	var heads []client
+	for range clients {
+		c := r.open()
+		if _, err := io.WriteString(c.TCPConn, long); err != nil {
+			t.Fatal(err)
+		}
+		heads = append(heads, c)
+	}
+	busy := 0
+	for _, c := range heads {
+		_ = c.CloseWrite()
+		if response, err := http.ReadResponse(c.Reader, nil); err == nil {
+			wantRefused(t, response, http.StatusServiceUnavailable, reasonCapacity)
+			busy++
+		}
+	}
+	if busy == 0 || busy == clients {
+		t.Errorf("%d of %d clients were turned away", busy, clients)
+	}
+	r.wantConnections(1)
+	r.wantNothingKept()
+
+	for range clients {
+		r.connect("127.0.0.1:"+port, "\x16\x03\x01\x3f\x00\x01\x00\x3e\xfc"+strings.Repeat("\x03", 15<<10))
+	}
+	cut := &r.session.tally.connections
+	for deadline := time.Now().Add(10 * time.Second); cut.at(connectionKey{0, protocolConnect, refused, reasonCapacity}).Load() == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("no tunnel was cut")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if r.session.flows.Load() < 2 {
+		t.Error("all tunnels were cut")
+	}
+	wantEcho(t, open, "still there")
 }
 
 // Case L-34: more clients than are allowed at one time.

@@ -56,6 +56,8 @@ func (c *conn) readOn(head []byte, seen int) bool {
 		c.connect(head)
 	case len(head) > config.HeaderLimit:
 		c.refuse(config.LargeHeadStatus, reasonHeaderSize)
+	case c.worker.full():
+		c.fail(statusBusy, reasonCapacity)
 	default:
 		return false
 	}
@@ -80,10 +82,7 @@ func asksForTunnel(head []byte) bool {
 
 // keep adds to the client's bytes that wait.
 func (c *conn) keep(b []byte) {
-	if c.in == nil {
-		c.in = c.worker.buffer()
-	}
-	c.in = append(c.in, b...)
+	c.in = c.worker.keep(c.in, b)
 }
 
 // connectRequest is a CONNECT as parsed. Its slices alias the head.
@@ -170,7 +169,8 @@ func (c *conn) connect(head []byte) {
 	}
 	// The head has been read: only what comes behind it stays.
 	if early := head[length:]; len(early) == 0 {
-		c.in = c.in[:0]
+		c.worker.release(c.in)
+		c.in = nil
 	} else if len(c.in) > 0 {
 		c.in = c.in[:copy(c.in, early)]
 	} else {

@@ -21,6 +21,7 @@ type pipe struct {
 type pipes struct {
 	idle []*pipe
 	live int // pipes that are open, idle or not
+	most int // of them
 	// denied counts down the requests that are answered with none, after one could not be made at full size.
 	denied int
 }
@@ -32,7 +33,7 @@ func (p *pipes) take() *pipe {
 		p.idle = p.idle[:n-1]
 		return q
 	}
-	if p.live == maxPipes {
+	if p.live == p.most {
 		return nil
 	}
 	if p.denied > 0 {

@@ -37,6 +37,8 @@ func (c *conn) answer(status int, o outcome, reason matcher.Reason) {
 	}
 	c.timer.Stop()
 	c.stopDialling()
+	c.worker.release(c.in)
+	c.in = nil
 	if c.rules == nil {
 		c.rules = c.session.rules()
 	}
@@ -44,7 +46,7 @@ func (c *conn) answer(status int, o outcome, reason matcher.Reason) {
 	r := c.session.refusal(status, reason, c.target, text)
 	c.account(o, reason, r.Decision)
 	c.session.server.config.Personality.shape(r)
-	c.client.held = r.AppendResponse(c.worker.buffer()) // sent to the client itself, by flushRefusal
+	c.client.held = c.worker.keep(nil, r.AppendResponse(c.worker.scratch[:0])) // sent to the client itself, by flushRefusal
 	c.client.off = 0
 	c.client.writable = true
 	c.state = refusing

@@ -108,10 +108,14 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 				src.hot = false
 			}
 		}
+		buffer := w.scratch
+		if w.full() {
+			buffer = buffer[:shortBytes]
+		}
 		if src.pipe != nil {
 			n, err = src.pipe.fill(src.fd)
 		} else {
-			n, err = readSocket(src.fd, w.scratch)
+			n, err = readSocket(src.fd, buffer)
 		}
 		switch {
 		case err == unix.EAGAIN:
@@ -126,8 +130,8 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 			continue
 		case src.pipe != nil:
 			continue
-		case n == len(w.scratch):
-			src.hot = true
+		case n == len(buffer):
+			src.hot = n == len(w.scratch)
 		case !src.doubt:
 			// A short read means that the socket is empty; what comes later is a new event (epoll(7)).
 			src.readable = false
@@ -146,7 +150,7 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 		c.count(src, sent)
 		if sent < n {
 			dst.writable = false
-			src.held = append(w.buffer(), w.scratch[sent:n]...)
+			src.held = w.keep(nil, w.scratch[sent:n])
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -53,7 +54,9 @@ type Config struct {
 	LargeHeadStatus int           // HTTP status of a larger one; 431
 	HeaderTimeout   time.Duration // for a head, or a ClientHello that was begun, to be complete; 30 s
 	DialTimeout     time.Duration // for looking a name up and connecting; 15 s
-	MaxConnections  int64         // clients at one time, in all; a quarter of the descriptor limit, at least 64
+	Memory          int64         // bytes that clients may make the proxy use, roughly; GOMEMLIMIT (no limit)
+	MaxConnections  int64         // clients at one time, in all; what descriptors and Memory are enough for
+	MaxRequests     int64         // those of them that do not ask for a tunnel; what Memory is enough for
 	Workers         int           // event loops; GOMAXPROCS
 }
 
@@ -77,6 +80,7 @@ type Server struct {
 	switchSeconds prometheus.Histogram
 
 	connections atomic.Int64
+	requests    atomic.Int64 // connections of the HTTP engine
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session
@@ -100,8 +104,14 @@ func New(config Config) (*Server, error) {
 	if config.DialTimeout == 0 {
 		config.DialTimeout = 15 * time.Second
 	}
+	if config.Memory == 0 {
+		config.Memory = debug.SetMemoryLimit(-1)
+	}
 	if config.MaxConnections == 0 {
-		config.MaxConnections = connectionLimit()
+		config.MaxConnections = max(64, min(descriptorLimit()/4, config.Memory/connectionBytes))
+	}
+	if config.MaxRequests == 0 {
+		config.MaxRequests = max(64, config.Memory/requestBytes)
 	}
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)

@@ -94,6 +94,7 @@ func TestStress(t *testing.T) {
 			break
 		}
 	}
+	r.wantNothingKept()
 	s.audit(records())
 }
 

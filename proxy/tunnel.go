@@ -37,7 +37,7 @@ func (c *conn) connected() {
 		return
 	}
 	if n < len(established) {
-		c.up.held = append(c.worker.buffer(), established[n:]...)
+		c.up.held = c.worker.keep(nil, established[n:])
 	}
 	c.client.writable = n == len(established)
 	c.state = sniffing
@@ -114,7 +114,7 @@ func (c *conn) sniff() {
 		}
 		first := w.scratch[:n]
 		if len(c.in) > 0 {
-			c.in = append(c.in, first...)
+			c.keep(first)
 			first = c.in
 		}
 		if c.classify(first, false) {
@@ -144,12 +144,16 @@ func (c *conn) classify(first []byte, eof bool) bool {
 	if c.sniffer == nil {
 		c.sniffer = new(sniff.Sniffer)
 		c.sniffer.Classify(first, eof)
-		old := c.in
-		c.in = append([]byte(nil), first...) // few bytes, and perhaps for long
-		c.worker.release(old)
+		if len(c.in) == 0 {
+			c.keep(first)
+		}
 		if mayBeTLS {
 			c.worker.heads.Start(&c.timer, c) // for all of it
 		}
+	}
+	if c.worker.full() {
+		c.refuseTunnel(reasonCapacity)
+		return true
 	}
 	if mayBeTLS {
 		return false
@@ -294,10 +298,7 @@ func (c *conn) forward(b []byte) {
 		return
 	}
 	c.up.writable = c.up.writable && c.client.holds()
-	if c.client.held == nil {
-		c.client.held = c.worker.buffer()
-	}
-	c.client.held = append(c.client.held, b[sent:]...)
+	c.client.held = c.worker.keep(c.client.held, b[sent:])
 }
 
 // flushClient passes on what waits of the client while it is not relayed yet, and reports whether that is still so.

@@ -301,6 +301,7 @@ func TestNothingIsLeftOpen(t *testing.T) {
 	use(100)
 	before := descriptors(t)
 	use(1000)
+	r.wantNothingKept()
 	if after := descriptors(t); after > before+5 {
 		t.Errorf("%d descriptors are open, %d before", after, before)
 	}

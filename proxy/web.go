@@ -23,6 +23,11 @@ import (
 
 // handToWeb gives a client that asked for something else than a tunnel to the HTTP engine.
 func (c *conn) handToWeb(head []byte) {
+	if c.session.server.requests.Load() >= c.session.server.config.MaxRequests {
+		c.protocol = protocolHTTP
+		c.fail(statusBusy, reasonCapacity)
+		return
+	}
 	first, fd, session := bytes.Clone(head), c.client.fd, c.session
 	c.worker.Detach(c.client.token, fd)
 	c.client.fd = -1
@@ -33,6 +38,10 @@ func (c *conn) handToWeb(head []byte) {
 // handTunnelToWeb gives a tunnel in which the client speaks HTTP to the HTTP engine, so that every request in it is
 // judged. The upstream that is open serves the first of them.
 func (c *conn) handTunnelToWeb(first []byte) {
+	if c.session.server.requests.Load() >= c.session.server.config.MaxRequests {
+		c.refuseTunnel(reasonCapacity)
+		return
+	}
 	c.account(allowed, c.decision.Reason, "")
 	session := c.session
 	gate := &webGate{session: session, tunnel: true, within: c.subject(), decision: c.decision}
@@ -68,8 +77,10 @@ func (c *conn) handTunnelToWeb(first []byte) {
 // serveWeb serves HTTP on a client's socket, which it takes over; first was read from it.
 func (s *Session) serveWeb(fd int, first []byte, how forward.Conn) {
 	s.server.connections.Add(1)
+	s.server.requests.Add(1)
 	s.server.running.Go(func() {
 		defer s.server.connections.Add(-1)
+		defer s.server.requests.Add(-1)
 		raw, err := socketConn(fd)
 		if err != nil {
 			return

@@ -14,6 +14,10 @@ const (
 	scratchBytes = 64 << 10
 	// bufferBytes is the size of pooled buffers, which hold what could not be passed on at once.
 	bufferBytes = 16 << 10
+	// smallBytes is what is kept in a buffer of just its size: most of what is kept is little, and perhaps for long.
+	smallBytes = 1 << 10
+	// shortBytes is what one read takes while there is little memory, for fear that it has to be kept.
+	shortBytes = 2 << 10
 	// keptBuffers and keptConns bound what a worker keeps for later.
 	keptBuffers = 64
 	keptConns   = 1024
@@ -28,6 +32,8 @@ type worker struct {
 	scratch []byte
 	pipes   pipes
 	buffers [][]byte
+	kept    int64 // bytes of buffers that are in use
+	room    int64 // so many may be
 	conns   []*conn
 	ended   []*conn // of which conns are made, see reap
 	dials   []*race
@@ -46,7 +52,9 @@ func newWorker(s *Server, index int) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{Loop: loop, server: s, index: index, scratch: make([]byte, scratchBytes)}
+	w := &worker{Loop: loop, server: s, index: index, scratch: make([]byte, scratchBytes),
+		room: s.config.Memory / bufferShare / int64(s.config.Workers)}
+	w.pipes.most = int(max(1, min(maxPipes, s.config.Memory/bufferShare/int64(s.config.Workers)/pipeBytes)))
 	w.heads = w.NewQueue(s.config.HeaderTimeout, func(o any) { o.(*conn).headLate() })
 	w.limits = w.NewQueue(s.config.DialTimeout, func(o any) { o.(*conn).dialLate() })
 	w.staggers = w.NewQueue(attemptDelay, func(o any) { o.(*conn).nextAttempt() })
@@ -69,7 +77,9 @@ const (
 	pauseTime = 20 * time.Millisecond
 )
 
+// buffer returns an empty buffer of bufferBytes, for [worker.release].
 func (w *worker) buffer() []byte {
+	w.kept += bufferBytes
 	if n := len(w.buffers); n > 0 {
 		b := w.buffers[n-1]
 		w.buffers = w.buffers[:n-1]
@@ -78,7 +88,32 @@ func (w *worker) buffer() []byte {
 	return make([]byte, 0, bufferBytes)
 }
 
+// keep appends more to b, a buffer or nil, and returns the buffer that holds both; b is not to be used any more.
+func (w *worker) keep(b, more []byte) []byte {
+	need, former := len(b)+len(more), b
+	switch {
+	case need <= cap(b):
+		return append(b, more...)
+	case need <= smallBytes:
+		b = make([]byte, 0, need)
+		w.kept += int64(cap(b))
+	case need <= bufferBytes:
+		b = w.buffer()
+	default:
+		b = make([]byte, 0, max(need, 2*cap(former)))
+		w.kept += int64(cap(b))
+	}
+	b = append(append(b, former...), more...)
+	w.release(former)
+	return b
+}
+
+// full reports whether clients make the worker keep more than it should. Those that want more are turned away then.
+func (w *worker) full() bool { return w.kept > w.room }
+
+// release gives back what buffer or keep has returned, or nil.
 func (w *worker) release(b []byte) {
+	w.kept -= int64(cap(b))
 	if cap(b) == bufferBytes && len(w.buffers) < keptBuffers {
 		w.buffers = append(w.buffers, b)
 	}
