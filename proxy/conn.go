@@ -153,7 +153,7 @@ func clientGone(fd int) bool {
 }
 
 // broken ends a tunnel of which one side failed: the other side sees a reset too.
-func (c *conn) broken(error) {
+func (c *conn) broken() {
 	c.account(allowed, c.decision.Reason, "")
 	c.abort()
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"io"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -79,6 +80,42 @@ func TestUpstreamGoneBeforeClientIsKnown(t *testing.T) {
 			<-u.gone
 			goOn()
 			_, _ = io.ReadAll(tunnel)
+			r.wantFlows(0)
+		})
+	}
+}
+
+// A client that is gone takes its tunnel with it, also when the upstream does not read what it has sent.
+func TestClientGoneBeforeUpstreamReads(t *testing.T) {
+	for name, first := range map[string]string{"relayed": "\x00", "watched": clientHello(t, "ok.test") + "\x14\x03\x03\x00\x01\x01"} {
+		t.Run(name, func(t *testing.T) {
+			gone := make(chan struct{})
+			port := listen(t, func(net.Conn) { <-gone })
+			defer close(gone)
+			r := start(t, allow("127.0.0.1"), Config{Workers: 1})
+			c, _ := r.connect("127.0.0.1:"+port, first)
+			if name == "watched" {
+				first = "\x15\x03\x03\x40\x00" + strings.Repeat("x", 1<<14) // alerts, which no hello follows, and still may
+			}
+			go func() { // until nothing more is taken
+				for {
+					if _, err := io.WriteString(c.TCPConn, strings.Repeat(first, 1+(1<<20)/len(first))); err != nil {
+						return
+					}
+				}
+			}()
+			w := r.server.workers[0]
+			for waiting := false; !waiting; {
+				if err := w.Do(t.Context(), func() {
+					for _, h := range w.all() {
+						waiting = waiting || h.client.holds()
+					}
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = c.SetLinger(0)
+			c.Close()
 			r.wantFlows(0)
 		})
 	}

@@ -63,7 +63,7 @@ func (c *conn) watchOn() {
 			c.client.readable = false
 			return
 		case err != nil:
-			c.broken(err)
+			c.broken()
 			return
 		case n == 0:
 			c.client.ended = true

@@ -13,6 +13,7 @@ type side struct {
 	// readable and writable hold from an event until a call finds otherwise: events come once (edge-triggered).
 	readable, writable bool
 	doubt              bool // a short read may not be the last one
+	failed             bool // it may have been reset
 	ended              bool // the end of stream was read
 	passed             bool // and passed on to the other side
 	hot                bool // the last read was full, so the next bytes are worth a splice
@@ -38,6 +39,9 @@ func (s *side) note(events uint32) {
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 		s.doubt = true // the end of the stream follows, of which no other event tells
+	}
+	if events&poll.Failed != 0 {
+		s.failed = true
 	}
 	if events&poll.Urgent != 0 {
 		// Reads end in front of urgent data, and skip it unless it is taken for what it is to all but a few
@@ -85,7 +89,7 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 			return false, c.unsent(src, err)
 		}
 		if src.holds() {
-			return false, true
+			return false, !c.clientLeft()
 		}
 		src.rest(w)
 		if src.ended {
@@ -123,7 +127,7 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 			src.hot = src.hot && moved >= hotBytes
 			continue
 		case err != nil:
-			c.broken(err)
+			c.broken()
 			return false, false
 		case n == 0:
 			src.ended = true
@@ -155,6 +159,16 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 	}
 }
 
+// clientLeft ends a tunnel whose client was reset, where reading does not show it: what the client has sent waits for
+// the upstream.
+func (c *conn) clientLeft() bool {
+	if !c.client.failed || !clientGone(c.client.fd) {
+		return false
+	}
+	c.broken()
+	return true
+}
+
 // count counts bytes of src that went to the other side, at once: the next call may end the connection.
 func (c *conn) count(src *side, n int) {
 	switch {
@@ -172,7 +186,7 @@ func (c *conn) count(src *side, n int) {
 // reading may have answered before it did (an early refusal of an upload): the client still gets that.
 func (c *conn) unsent(src *side, err error) bool {
 	if src != &c.client || c.up.ended {
-		c.broken(err)
+		c.broken()
 		return false
 	}
 	src.drop(c.worker)

@@ -33,7 +33,7 @@ func (c *conn) connected() {
 	}
 	n, err := writeSocket(c.client.fd, established)
 	if err != nil && err != unix.EAGAIN {
-		c.broken(err)
+		c.broken()
 		return
 	}
 	if n < len(established) {
@@ -103,7 +103,7 @@ func (c *conn) sniff() {
 			c.client.readable = false
 			return
 		case err != nil:
-			c.broken(err)
+			c.broken()
 			return
 		case n == 0:
 			c.client.ended = true
@@ -305,10 +305,13 @@ func (c *conn) forward(b []byte) {
 func (c *conn) flushClient() bool {
 	n, err := c.client.flush(&c.up)
 	c.count(&c.client, n)
-	if err != nil {
+	switch {
+	case err != nil:
 		c.unsent(&c.client, err)
-	} else if !c.client.holds() {
+	case !c.client.holds():
 		c.client.rest(c.worker)
+	case c.clientLeft():
+		return false
 	}
 	return !c.answerOnly()
 }
