@@ -17,7 +17,7 @@ type streams struct {
 	last      uint32 // the highest stream that was opened
 	authority string // of the request being read
 	host      string // its Host field
-	pseudo    int    // how many authorities it has
+	named     [2]int // how many of each it has
 	judging   int    // bytes of a request's head that wait for [streams.accept]
 }
 
@@ -53,13 +53,13 @@ func newStreams(passed int) *streams {
 }
 
 func (s *streams) field(f hpack.HeaderField) {
-	switch f.Name {
-	case ":authority":
+	switch { // names in upper case are wrong, and may be forgiven
+	case strings.EqualFold(f.Name, ":authority"):
 		s.authority = f.Value
-		s.pseudo++
-	case "host":
+		s.named[0]++
+	case strings.EqualFold(f.Name, "host"):
 		s.host = f.Value
-		s.pseudo++
+		s.named[1]++
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *streams) head(b []byte) (authority string, whole bool, err error) {
 			break
 		}
 	}
-	s.authority, s.host, s.pseudo, s.judging = "", "", 0, off
+	s.authority, s.host, s.named, s.judging = "", "", [2]int{}, off
 	if _, err := s.decoder.Write(block); err != nil {
 		return "", false, errStreams
 	}
@@ -134,7 +134,7 @@ func (s *streams) head(b []byte) (authority string, whole bool, err error) {
 		return "", false, errStreams
 	}
 	if stream <= s.last { // of a stream that is open or was: trailers
-		if s.pseudo > 0 {
+		if s.named != [2]int{} {
 			return "", false, errStreams
 		}
 		return "", true, nil
@@ -146,7 +146,7 @@ func (s *streams) head(b []byte) (authority string, whole bool, err error) {
 	case s.host != "" && !strings.EqualFold(s.host, s.authority):
 		return "", false, errStreams // which of the two the server goes by cannot be known
 	}
-	if s.authority == "" || s.pseudo > 2 {
+	if s.authority == "" || s.named[0] > 1 || s.named[1] > 1 {
 		return "", false, errStreams
 	}
 	return s.authority, true, nil

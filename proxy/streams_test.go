@@ -131,6 +131,18 @@ func TestStreamsRefuse(t *testing.T) {
 			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
 				BlockFragment: s.fields(":authority", "a.test", ":authority", "a.test", "host", "a.test")})
 		},
+		"two-authorities-no-host": func(s *session2) {
+			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
+				BlockFragment: s.fields(":authority", "b.test", ":authority", "a.test")})
+		},
+		"two-hosts": func(s *session2) {
+			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
+				BlockFragment: s.fields("host", "b.test", "host", "a.test")})
+		},
+		"authority-and-other-host-in-upper-case": func(s *session2) {
+			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
+				BlockFragment: s.fields(":authority", "a.test", "Host", "b.test")})
+		},
 		"authority-and-other-host": func(s *session2) {
 			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
 				BlockFragment: s.fields(":authority", "a.test", "host", "b.test")})
