@@ -200,6 +200,7 @@ func (c *conn) end(closeSocket func(int)) {
 func (w *worker) reap() {
 	for i, c := range w.ended {
 		w.release(c.in)
+		c.dropStreams()
 		c.timer.Stop()
 		*c = conn{epoch: c.epoch + 1, state: closed, worker: w}
 		if len(w.conns) < keptConns {

@@ -8,6 +8,8 @@ const (
 	connectionBytes = 32 << 10
 	// requestBytes is for a client of the HTTP engine with the largest head that is allowed.
 	requestBytes = 512 << 10
+	// streamsBytes is for the state of an HTTP/2 client. Its largest has a table of maxTableBytes.
+	streamsBytes = 16 << 10
 	// bufferShare is the part of the memory, as a divisor, that what waits for a socket may take; pipes may as much.
 	bufferShare = 8
 )

@@ -292,7 +292,10 @@ func (c *conn) showDirect(result sniff.Result, first []byte) {
 		}
 		c.opaque = true
 	case sniff.HTTP2:
-		c.protocol, c.streams = protocolHTTP, newStreams(c.passed)
+		c.protocol = protocolHTTP
+		if !c.readStreams() {
+			return
+		}
 		c.classified = false // its requests will tell
 	case sniff.SSH:
 		c.classified = false // may be on any port

@@ -37,9 +37,28 @@ func (c *conn) watchedStreams() bool {
 		}
 		return false
 	}
-	c.streams = nil
+	c.dropStreams()
 	c.open(nil) // what is left is half a frame
 	return true
+}
+
+// readStreams reads HTTP/2 from the preface on, or ends the tunnel for want of memory.
+func (c *conn) readStreams() bool {
+	if c.worker.full() {
+		c.refuseTunnel(reasonCapacity)
+		return false
+	}
+	c.worker.kept += streamsBytes
+	c.streams = newStreams(c.passed)
+	return true
+}
+
+// dropStreams reads HTTP/2 no more, if it did.
+func (c *conn) dropStreams() {
+	if c.streams != nil {
+		c.worker.kept -= streamsBytes
+		c.streams = nil
+	}
 }
 
 // judgeStream judges the authority of a request in a tunnel, and returns why it is refused, or "". In an allowlist a

@@ -197,7 +197,10 @@ func (c *conn) show(result sniff.Result, first []byte) {
 		}
 		c.opaque = true
 	case sniff.HTTP2:
-		c.protocol, c.streams = protocolHTTP, newStreams(c.passed)
+		c.protocol = protocolHTTP
+		if !c.readStreams() {
+			return
+		}
 	default:
 		c.opaque = result.ProxyHeader
 	}
@@ -323,7 +326,8 @@ func (c *conn) answerOnly() bool {
 		return true
 	}
 	if c.cutShort {
-		c.watch, c.streams = nil, nil
+		c.watch = nil
+		c.dropStreams()
 		c.relayFrom()
 	}
 	return c.cutShort
