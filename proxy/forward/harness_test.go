@@ -2,8 +2,8 @@ package forward
 
 import (
 	"bufio"
-	"errors"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
