@@ -683,7 +683,7 @@ func (s *Sidecar) Upgrade(ctx context.Context) error {
 	s.mu.Unlock()
 	for {
 		s.mu.Lock()
-		newest, changed, problem := last(s.instances), s.changed, s.problem
+		newest, changed := last(s.instances), s.changed
 		s.mu.Unlock()
 		if newest != nil && newest.recipe == r.digest && newest.isSettled() && !newest.dead() {
 			return nil
@@ -691,6 +691,9 @@ func (s *Sidecar) Upgrade(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			s.mu.Lock()
+			problem := s.problem
+			s.mu.Unlock()
 			return errors.Join(fmt.Errorf("upgrade of the sidecar: %w", context.Cause(ctx)), problem)
 		case <-s.background.Done():
 			return errors.New("upgrade of the sidecar: the controller is stopping")
