@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"net"
 	"net/http"
@@ -118,6 +119,9 @@ func (p Peer) send(ctx context.Context, method, path string, body any) (*http.Re
 
 func (p Peer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", p.Path)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%w: be root, or the user that runs the other end", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, p.Hint)
 	}

@@ -115,7 +115,7 @@ func newPolicySet(sys system) *cobra.Command {
 force: when the command returns, nothing passes any more that the new policy refuses. If the file is wrong, nothing
 has changed. A proxy that follows a policy file goes back to that file at its next change.`,
 		Example: "  sluice-proxy ctl policy set policy.yaml",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("FILE"),
 	}
 	session, asJSON := sessionFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -179,7 +179,7 @@ func newPhase() *cobra.Command {
 		Long: `Phase puts the policy of another phase in force: when the command returns, nothing passes any more that this policy
 refuses.`,
 		Example: "  sluice-proxy ctl phase run",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("phase: baseline, run or evaluation"),
 	}
 	session, asJSON := sessionFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -251,7 +251,7 @@ func newExplain() *cobra.Command {
 		Use:     "explain TARGET",
 		Short:   "Say what would happen to host:port now, and why",
 		Example: "  sluice-proxy ctl explain api.example.com:443",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("host:port"),
 	}
 	session, asJSON := sessionFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -269,4 +269,14 @@ func newExplain() *cobra.Command {
 		return printExplanation(cmd, explanation)
 	}
 	return cmd
+}
+
+// one takes exactly one argument.
+func one(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%d arguments: give one %s", len(args), what)
+		}
+		return nil
+	}
 }

@@ -137,6 +137,7 @@ func TestUsage(t *testing.T) {
 	if err := os.Mkdir(directory, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	taken := echo(t).String()
 	const token, path = "AGENTCOMPASS_PROXY_TOKEN=secret-word", "AGENTCOMPASS_POLICY_PATH="
 	const python = "python /opt/agentcompass/docker_egress_proxy.py"
 	for _, row := range []struct {
@@ -160,9 +161,11 @@ func TestUsage(t *testing.T) {
 		{"bad-variable", "sluice-proxy --policy " + good, "SLUICE_FLOOR=maybe", 2, "SLUICE_FLOOR in the environment"},
 		{"bad-upstream", "sluice-proxy --policy " + good + " --upstream dns.test", "", 2, `--upstream "dns.test"`},
 		{"bad-never", "sluice-proxy --policy " + good + " --never 192.0.2.1", "", 2, `--never "192.0.2.1"`},
-		{"bad-listen", "sluice-proxy --policy " + good + " --listen 127.0.0.1:99999", "", 1, "99999"},
-		{"bad-metrics", "sluice-proxy --policy " + good + " --metrics 127.0.0.1:99999", "", 1, "metrics: "},
-		{"bad-dns", "sluice-proxy --policy " + good + " --dns 127.0.0.1:99999", "", 1, "dns: "},
+		{"bad-listen", "sluice-proxy --policy " + good + " --listen 127.0.0.1:99999", "", 1, "--listen 127.0.0.1:99999: address 99999: invalid port: write an address and a port"},
+		{"bad-metrics", "sluice-proxy --policy " + good + " --metrics 127.0.0.1:99999", "", 1, "--metrics 127.0.0.1:99999: "},
+		{"bad-dns", "sluice-proxy --policy " + good + " --dns 127.0.0.1:99999", "", 1, "--dns 127.0.0.1:99999: "},
+		{"port-taken", "sluice-proxy --policy " + good + " --listen " + taken, "", 1, "another process listens there"},
+		{"not-our-address", "sluice-proxy --policy " + good + " --listen 198.51.100.1:0", "", 1, "no interface here has that address"},
 		{"bad-audit", "sluice-proxy --policy " + good + " --audit " + directory, "", 1, "audit: "},
 		{"bad-control", "sluice-proxy --policy " + good + " --listen 127.0.0.1:0 --control " + good, "", 1, "directory of the socket"},
 		{"user-alone", "sluice-proxy --policy " + good + " --user u", "", 2, "--user without a password"},
@@ -176,6 +179,8 @@ func TestUsage(t *testing.T) {
 		{"ctl-set-missing", "sluice-proxy ctl policy set " + dir + "/none.json --control " + dir, "", 1, "none.json"},
 		{"ctl-set-bad", "sluice-proxy ctl policy set " + bad + " --control " + dir, "", 1, "/allowed_hosts/0"},
 		{"ctl-bad-phase", "sluice-proxy ctl phase setup --control " + dir, "", 2, "setup"},
+		{"ctl-no-phase", "sluice-proxy ctl phase --control " + dir, "", 2, "give one phase: baseline"},
+		{"ctl-two-targets", "sluice-proxy ctl explain a:1 b:2 --control " + dir, "", 2, "2 arguments: give one host:port"},
 		{"ctl-unknown", "sluice-proxy ctl polisy", "", 2, "unknown command"},
 		{"python-nothing", "python", "", 2, "this is sluice-proxy, not Python"},
 		{"python-version", "python3 --version", "", 2, "this is sluice-proxy, not Python"},

@@ -196,9 +196,9 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 		group.Go(func() error { return control.Serve(ctx, control.OnlyPeers(l, log), server, log) })
 	}
 	if d.metrics != "" {
-		l, err := net.Listen("tcp", d.metrics)
+		l, err := bind("metrics", d.metrics)
 		if err != nil {
-			return fmt.Errorf("metrics: %w", err)
+			return err
 		}
 		server.AddOwn(l.Addr())
 		log.Info("serving metrics", "address", l.Addr())
@@ -213,7 +213,7 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 	}
 	var addresses []string
 	for _, address := range d.listen {
-		l, err := net.Listen("tcp", address)
+		l, err := bind("listen", address)
 		if err != nil {
 			return err
 		}
@@ -264,13 +264,13 @@ func reopenOnHangup(ctx context.Context, log *slog.Logger, records *audit.Writer
 
 // serveDNS binds both transports to one port and returns the address.
 func serveDNS(session *proxy.Session, address string) (net.Addr, error) {
-	tcp, err := net.Listen("tcp", address)
+	tcp, err := bind("dns", address)
 	if err != nil {
-		return nil, fmt.Errorf("dns: %w", err)
+		return nil, err
 	}
 	udp, err := net.ListenPacket("udp", tcp.Addr().String())
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("dns: %w", err), tcp.Close())
+		return nil, errors.Join(bindError("dns", address, err), tcp.Close())
 	}
 	session.ServeDNS(udp.(*net.UDPConn), tcp.(*net.TCPListener))
 	return tcp.Addr(), nil
