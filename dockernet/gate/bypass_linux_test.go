@@ -183,6 +183,8 @@ func attempts() []attempt {
 		{"link_local", true, raw6(ip6{from: own6, to: linkLocalSibling, next: unix.IPPROTO_UDP, hops: 64}, udpTo(80))},
 		{"loopback_by_device", true, sendUDP(port(loopbackOther, 80), "eth0")},
 		{"loopback_ipv6_by_device", true, sendUDP(port(netip.IPv6Loopback(), 80), "eth0")},
+		// Redirected to ::1, but not to the loopback interface.
+		{"dns_ipv6_by_device", true, sendUDP(port(bad6, 53), "eth0")},
 		{"engine_by_device", true, sendUDP(port(engineResolver, 80), "eth0")},
 		{"mapped_address", true, elsewhere6(good6, ip6{from: own6, to: mapped6, next: unix.IPPROTO_UDP, hops: 64})},
 		{"loopback_address_on_the_wire", true, elsewhere6(good6, ip6{from: own6, to: netip.IPv6Loopback(), next: unix.IPPROTO_UDP, hops: 64})},
@@ -205,7 +207,7 @@ func TestNothingGetsPast(t *testing.T) {
 		{"public", []Phase{phaseOf(t, "public")}},
 		{"public_beside_names", []Phase{phaseOf(t, "public"), phaseOf(t, "allowlist", "ok.test")}},
 		{"no_network", []Phase{phaseOf(t, "no-network")}},
-		{"allowlist", []Phase{phaseOf(t, "allowlist", good4.String(), good6.String())}},
+		{"allowlist", []Phase{phaseOf(t, "allowlist", good4.String(), good6.String(), loopbackOther.String(), "::1")}},
 		{"denylist", []Phase{phaseOf(t, "denylist", bad4.String(), bad6.String())}},
 		{"denylist_names", []Phase{phaseOf(t, "denylist", bad4.String(), bad6.String(), "evil.test")}},
 	} {

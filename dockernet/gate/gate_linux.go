@@ -227,8 +227,7 @@ func (g *Gate) do(what string, f func() error) error {
 		return nil
 	}
 	if g.kernel != nil {
-		// There may be answers in it that nobody has read.
-		go g.kernel.Close()
+		g.kernel.Close() // there may be answers in it that nobody has read
 		g.kernel = nil
 	}
 	return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
@@ -289,18 +288,6 @@ func (g *Gate) enforce(r ref) error {
 	g.current, g.older = &r, objects{}
 	return nil
 }
-
-// Counters are what the table has counted since it was made. Connections to a listener count once, in Redirected.
-type Counters struct {
-	Direct, Refused [policy.PhaseCount]Count
-	// RefusedAlways is what no phase allows: other protocols, false sources, what is refused in a quarantine.
-	RefusedAlways Count
-	// Redirected are TCP connections, DNS are UDP flows to the DNS filter.
-	Redirected, DNS Count
-}
-
-// Count is what a counter has seen.
-type Count struct{ Packets, Bytes uint64 }
 
 // Counters reads the table's counters. Without a table all are zero.
 func (g *Gate) Counters() (c Counters, err error) {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sluice/policy"
 )
 
@@ -155,6 +157,46 @@ func TestInboundLivesOn(t *testing.T) {
 		if got := exchange(c); got == "inside" {
 			t.Errorf("connection from %v lives on although nothing may come in", c.LocalAddr())
 		}
+	}
+}
+
+// A phase that lets in only the host ends the connections of others.
+func TestInboundFromOthersEnds(t *testing.T) {
+	l := newLab(t, false)
+	l.serve(t)
+	host := phaseOf(t, "no-network")
+	host.Inbound = policy.InboundHost
+	if err := l.gate.Install(l.spec(t, l.listen(t), phaseOf(t, "public"), host), policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	var conns []net.Conn
+	for _, from := range []netip.Addr{netip.MustParseAddr("198.51.100.1"), sibling4} {
+		c, err := l.dial(t, "udp", from, own4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if got := exchange(c); got != "inside" {
+			t.Fatalf("from %v: got %s", from, got)
+		}
+		conns = append(conns, c)
+	}
+	if err := l.gate.Switch(policy.Run); err != nil {
+		t.Fatal(err)
+	}
+	if got := exchange(conns[0]); got != "inside" {
+		t.Errorf("from the host: got %s", got)
+	}
+	// Not only does nothing come in: what the workload would still answer is refused too.
+	tap := newTap(t, l.outside, "eth0")
+	l.workload.Run(t, func() error {
+		_ = sendRaw(ip4{from: own4, to: sibling4, protocol: unix.IPPROTO_UDP}.packet(
+			udp(7000, netip.MustParseAddrPort(conns[1].LocalAddr().String()).Port(), leak(0))), nil)
+		return nil
+	})
+	l.outside.Run(t, func() error { return sendUDP(netip.AddrPortFrom(own4, 9), "")("the end") })
+	if len(leaked(tap.until(t, "the end"))) > 0 {
+		t.Error("an answer to a sibling came out")
 	}
 }
 

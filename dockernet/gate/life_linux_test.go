@@ -79,6 +79,9 @@ func TestRetarget(t *testing.T) {
 	if got := l.probe(t, "tcp", fmt.Sprintf("127.0.0.1:%d", s.TCP4.Port)); got != "refused" {
 		t.Errorf("the new listener in a quarantine: got %s", got)
 	}
+	if got := exchange(old.conn); got != "refused" {
+		t.Errorf("the old connection in a quarantine: got %s", got)
+	}
 }
 
 // A new controller installs over what an old one has left: what was in force is until the new rules are, connections

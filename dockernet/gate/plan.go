@@ -27,24 +27,6 @@ const (
 	sealedChain  = "sealed"
 )
 
-// Counters of the table, besides two a phase, see directCounter and refusedCounter.
-const (
-	refusedCount = "refused" // by what does not depend on a phase
-	proxiedCount = "proxied" // TCP connections that were redirected
-	dnsCount     = "dns"     // UDP flows that were redirected
-)
-
-func directCounter(p policy.Phase) string  { return p.String() + "_direct" }
-func refusedCounter(p policy.Phase) string { return p.String() + "_refused" }
-
-func allCounters() []string {
-	list := []string{refusedCount, proxiedCount, dnsCount}
-	for p := range policy.Phase(policy.PhaseCount) {
-		list = append(list, directCounter(p), refusedCounter(p))
-	}
-	return list
-}
-
 // Priorities of the base chains. Redirecting comes before the engine's own rules for its resolver (-100).
 const (
 	steerPriority  = -110

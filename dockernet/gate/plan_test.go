@@ -2,6 +2,7 @@ package gate
 
 import (
 	"flag"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,5 +94,55 @@ func golden(t *testing.T, name, got string) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("the listing is not that of %s (-want +got):\n%s", file, diff)
+	}
+}
+
+// Loopback addresses are the workload's own: as a destination on the wire no target opens them.
+func TestLoopbackTargetsMakeNoRules(t *testing.T) {
+	s := example(true, threeOf(t, phaseOf(t, "allowlist", "127.0.0.9", "127.0.0.0/8", "0.0.0.0", "::1", "::/0", "192.0.2.5")))
+	listing, err := Listing(s, policy.Baseline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	phase, _ := split(listing)
+	for _, text := range []string{"127.", " 0.0.0.0", " ::1 ", " ::/0"} {
+		if strings.Contains(phase, text) {
+			t.Errorf("the listing has %q:\n%s", text, phase)
+		}
+	}
+	if !strings.Contains(phase, "192.0.2.5") {
+		t.Error("the listing lacks the other target")
+	}
+}
+
+// Whoever writes a Spec is told what is wrong with it.
+func TestCheck(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Spec)
+		want   string
+	}{
+		{"no_rules", func(s *Spec) { s.Phases[1].Rules = nil }, "phase run has no rules"},
+		{"no_listeners", func(s *Spec) { s.Listeners = Listeners{} }, "a listener is missing"},
+		{"half_of_ipv6", func(s *Spec) { s.Listeners.UDP6 = 0 }, "a listener is missing"},
+		{"no_udp", func(s *Spec) { s.Listeners.UDP4 = 0 }, "a listener is missing"},
+		{"network", func(s *Spec) { s.Networks = append(s.Networks, netip.Prefix{}) }, "no network of one family"},
+		{"mapped_network", func(s *Spec) { s.Direct = prefixes("::ffff:192.0.2.0/120") }, "no network of one family"},
+		{"zone", func(s *Spec) { s.Host = addrs("fe80::1%eth0") }, "without a zone"},
+		{"named_zone", func(s *Spec) { s.Phases[2].Named = []netip.AddrPort{netip.MustParseAddrPort("[fe80::1%eth0]:1")} }, "phase evaluation names"},
+		{"open_without_port", func(s *Spec) { s.Open = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:0")} }, "and a port"},
+		{"explicit_elsewhere", func(s *Spec) { s.Explicit = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")} }, "want a loopback address"},
+		{"explicit_at_the_engine", func(s *Spec) { s.Explicit = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.11:1")} }, "other than 127.0.0.11"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := example(true, threeOf(t, phaseOf(t, "public")))
+			if err := s.check(); err != nil {
+				t.Fatal(err)
+			}
+			tt.change(s)
+			if _, err := Listing(s, policy.Baseline); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"sluice/policy"
 )
 
@@ -22,6 +24,7 @@ func TestQuarantine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, false)
 			l.serve(t)
+			resolver, _ := l.engine(t)
 			listeners := l.listen(t)
 			s := l.spec(t, listeners, phaseOf(t, "allowlist", "192.0.2.10", "2001:db8:2::10", "ok.test"), phaseOf(t, "public"))
 			direct := func(by string) []flow {
@@ -80,6 +83,7 @@ func TestQuarantine(t *testing.T) {
 				{"tcp", "192.0.2.10:80"}, {"udp", "192.0.2.10:80"}, {"tcp", "192.0.2.40:443"}, {"ping", "192.0.2.10"}, {"udp", "192.0.2.10:53"},
 				{"tcp", "[2001:db8:2::10]:80"}, {"udp", "[2001:db8:2::10]:80"}, {"ping", "2001:db8:2::10"},
 				{"udp", "127.0.0.11:53"}, {"tcp", "127.0.0.11:53"}, {"tcp", "127.0.0.1:3128"}, {"tcp", "198.51.100.1:80"},
+				{"udp", fmt.Sprintf("127.0.0.11:%d", resolver)},
 			} {
 				if got := l.probe(t, p.protocol, p.to); got != "refused" {
 					t.Errorf("%s to %s: got %s", p.protocol, p.to, got)
@@ -120,5 +124,96 @@ func TestQuarantine(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nothing comes in either, and nothing that is sent in a quarantine opens a way out for later.
+func TestQuarantineLeavesNothingBehind(t *testing.T) {
+	l := newLab(t, false)
+	l.neighbours(t)
+	if err := l.gate.Install(l.spec(t, l.listen(t), phaseOf(t, "no-network")), policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan string, 16)
+	l.workload.Run(t, func() error {
+		c, err := net.ListenPacket("udp", netip.AddrPortFrom(own4, 7001).String())
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			buffer := make([]byte, 64)
+			for {
+				n, _, err := c.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				got <- string(buffer[:n])
+			}
+		}()
+		return nil
+	})
+	if err := l.gate.Quarantine(); err != nil {
+		t.Fatal(err)
+	}
+	in := sendUDP(netip.AddrPortFrom(own4, 7001), "")
+	l.outside.Run(t, func() error { return in("in the quarantine") })
+	question := ip4{from: bad4, to: own4, protocol: unix.IPPROTO_UDP}.packet(udp(80, 1234, "a question that seems to come from outside"))
+	l.workload.Run(t, func() error { _ = sendRaw(question, nil); return nil })
+	if err := l.gate.Switch(policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	tap := newTap(t, l.outside, "eth0")
+	l.workload.Run(t, func() error {
+		bind := func(fd int) error { return unix.Bind(fd, &unix.SockaddrInet4{Port: 1234, Addr: own4.As4()}) }
+		_ = sendUDP(netip.AddrPortFrom(bad4, 80), "", bind)(leak(0))
+		return nil
+	})
+	l.outside.Run(t, func() error { return in("after it") })
+	if text := <-got; text != "after it" {
+		t.Errorf("the workload got %q", text)
+	}
+	l.outside.Run(t, func() error { return sendUDP(netip.AddrPortFrom(own4, 9), "")("the end") })
+	if len(leaked(tap.until(t, "the end"))) > 0 {
+		t.Error("the answer to a question that the workload made up came out")
+	}
+}
+
+// Listeners that were replaced cannot send any more either.
+func TestQuarantineOfOldListeners(t *testing.T) {
+	l := newLab(t, false)
+	old, err := l.workload.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	s := l.spec(t, Listeners{TCP4: old.TCP4.Port, UDP4: old.UDP4.Port, TCP6: old.TCP6.Port, UDP6: old.UDP6.Port}, phaseOf(t, "allowlist", "ok.test"))
+	if err := l.gate.Install(s, policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.FileListener(old.TCP4.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var client net.Conn
+	l.workload.Run(t, func() (err error) {
+		client, err = net.DialTimeout("tcp", "192.0.2.40:80", patience)
+		return err
+	})
+	defer client.Close()
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := l.gate.Retarget(l.listen(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.Quarantine(); err != nil {
+		t.Fatal(err)
+	}
+	if got := exchange(server); got != "refused" {
+		t.Errorf("the sidecar's end of the connection got %s", got)
 	}
 }

@@ -1,12 +1,9 @@
 package gate
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"sort"
 	"testing"
-	"time"
 
 	"github.com/google/nftables"
 
@@ -109,72 +106,5 @@ func TestSwitchDoesNotGrow(t *testing.T) {
 	}
 	if small, large := size(10), size(10_000); small != large {
 		t.Errorf("%d changes for 10 targets, %d for 10,000", small, large)
-	}
-}
-
-// report gives the median and the 99th percentile.
-func report(b *testing.B, name string, times []time.Duration) {
-	sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
-	b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, name+"-p50-ms")
-	b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, name+"-p99-ms")
-}
-
-func BenchmarkInstall(b *testing.B) {
-	for _, n := range []int{1, 10, 100, 1_000, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			netnstest.Require(b)
-			s := example(true, manyPhases(b, n))
-			var times []time.Duration
-			for b.Loop() {
-				b.StopTimer()
-				ns := netnstest.New(b)
-				g := newGate(b, ns)
-				b.StartTimer()
-				start := time.Now()
-				if err := g.Install(s, policy.Baseline); err != nil {
-					b.Fatal(err)
-				}
-				times = append(times, time.Since(start))
-			}
-			report(b, "install", times)
-		})
-	}
-}
-
-func BenchmarkSwitch(b *testing.B) {
-	for _, n := range []int{1, 10, 100, 1_000, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			g := newGate(b, netnstest.New(b))
-			if err := g.Install(example(true, manyPhases(b, n)), policy.Baseline); err != nil {
-				b.Fatal(err)
-			}
-			var both, one []time.Duration
-			for i := 0; b.Loop(); i++ {
-				next := policy.Phase((i + 1) % policy.PhaseCount)
-				start := time.Now()
-				if err := g.Both(next); err != nil {
-					b.Fatal(err)
-				}
-				middle := time.Now()
-				if err := g.Switch(next); err != nil {
-					b.Fatal(err)
-				}
-				both, one = append(both, middle.Sub(start)), append(one, time.Since(middle))
-			}
-			report(b, "both", both)
-			report(b, "switch", one)
-		})
-	}
-}
-
-func BenchmarkQuarantine(b *testing.B) {
-	g := newGate(b, netnstest.New(b))
-	if err := g.Install(example(true, manyPhases(b, 100)), policy.Baseline); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := g.Quarantine(); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

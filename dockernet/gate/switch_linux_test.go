@@ -26,8 +26,8 @@ func phaseOfLoad(t testing.TB, which int, more int) Phase {
 	for _, family := range loads {
 		hosts = append(hosts, family[which].String(), family[2].String())
 	}
-	for i := range more {
-		hosts = append(hosts, fmt.Sprintf("203.0.%d.%d:%d", 113+i>>8, i&0xff, 1000+which))
+	for i := range more { // ranges, so that all addresses are in one set of ranges
+		hosts = append(hosts, fmt.Sprintf("10.%d.%d.0/31", i>>8, i&0xff), fmt.Sprintf("2001:db8:5:%x::/64", 2*i))
 	}
 	return phaseOf(t, "allowlist", hosts...)
 }

@@ -1,0 +1,125 @@
+package gate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns/netnstest"
+	"sluice/policy"
+)
+
+// report gives the median and the 99th percentile.
+func report(b *testing.B, name string, times []time.Duration) {
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, name+"-p50-ms")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, name+"-p99-ms")
+}
+
+func BenchmarkInstall(b *testing.B) {
+	for _, n := range []int{1, 10, 100, 1_000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			netnstest.Require(b)
+			s := example(true, manyPhases(b, n))
+			var times []time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				ns := netnstest.New(b)
+				g := newGate(b, ns)
+				b.StartTimer()
+				start := time.Now()
+				if err := g.Install(s, policy.Baseline); err != nil {
+					b.Fatal(err)
+				}
+				times = append(times, time.Since(start))
+			}
+			report(b, "install", times)
+		})
+	}
+}
+
+func BenchmarkSwitch(b *testing.B) {
+	for _, n := range []int{1, 10, 100, 1_000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			g := newGate(b, netnstest.New(b))
+			if err := g.Install(example(true, manyPhases(b, n)), policy.Baseline); err != nil {
+				b.Fatal(err)
+			}
+			var both, one []time.Duration
+			for i := 0; b.Loop(); i++ {
+				next := policy.Phase((i + 1) % policy.PhaseCount)
+				start := time.Now()
+				if err := g.Both(next); err != nil {
+					b.Fatal(err)
+				}
+				middle := time.Now()
+				if err := g.Switch(next); err != nil {
+					b.Fatal(err)
+				}
+				both, one = append(both, middle.Sub(start)), append(one, time.Since(middle))
+			}
+			report(b, "both", both)
+			report(b, "switch", one)
+		})
+	}
+}
+
+func BenchmarkQuarantine(b *testing.B) {
+	g := newGate(b, netnstest.New(b))
+	if err := g.Install(example(true, manyPhases(b, 100)), policy.Baseline); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := g.Quarantine(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// What the rules cost a packet of the direct plane: a datagram of 64 bytes, from the system call to the other end of
+// the link, where it is dropped.
+func BenchmarkSend(b *testing.B) {
+	targets := []string{"192.0.2.5", "192.0.2.64/26", "192.0.2.7:443", "192.0.2.128/25:8080", "2001:db8:2::5", "2001:db8:2:1::/64", "ok.test"}
+	for _, tt := range []struct {
+		name   string
+		phases []Phase
+	}{
+		{"no_rules", nil},
+		{"public", []Phase{phaseOf(b, "public")}},
+		{"allowlist", []Phase{phaseOf(b, "allowlist", targets...)}},
+		{"denylist", []Phase{phaseOf(b, "denylist", "203.0.113.0/24", "203.0.113.1:443", "2001:db8:3::/64")}},
+	} {
+		for _, to := range []string{"192.0.2.5", "2001:db8:2::5"} {
+			b.Run(fmt.Sprintf("%s_ipv%d", tt.name, familyOf(netip.MustParseAddr(to))), func(b *testing.B) {
+				l := newLab(b, false)
+				if tt.phases != nil {
+					if err := l.gate.Install(l.spec(b, l.listen(b), tt.phases...), policy.Baseline); err != nil {
+						b.Fatal(err)
+					}
+				}
+				l.workload.Run(b, func() error {
+					family, address := socketAddress(netip.AddrPortFrom(netip.MustParseAddr(to), 9))
+					fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+					if err != nil {
+						return err
+					}
+					defer unix.Close(fd)
+					if err := unix.Connect(fd, address); err != nil {
+						return err
+					}
+					payload := make([]byte, 64)
+					for b.Loop() {
+						if _, err := unix.Write(fd, payload); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}

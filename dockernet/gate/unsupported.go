@@ -1,0 +1,24 @@
+//go:build !linux
+
+package gate
+
+import (
+	"errors"
+
+	"sluice/dockernet/netns"
+	"sluice/policy"
+)
+
+// Gate is as on Linux; all its methods give [errors.ErrUnsupported] here.
+type Gate struct{}
+
+func New(*netns.Namespace) *Gate                { return nil }
+func (*Gate) Install(*Spec, policy.Phase) error { return errors.ErrUnsupported }
+func (*Gate) Stage(*Spec) error                 { return errors.ErrUnsupported }
+func (*Gate) Both(policy.Phase) error           { return errors.ErrUnsupported }
+func (*Gate) Switch(policy.Phase) error         { return errors.ErrUnsupported }
+func (*Gate) Retarget(Listeners) error          { return errors.ErrUnsupported }
+func (*Gate) Quarantine() error                 { return errors.ErrUnsupported }
+func (*Gate) Remove() error                     { return errors.ErrUnsupported }
+func (*Gate) Counters() (Counters, error)       { return Counters{}, errors.ErrUnsupported }
+func (*Gate) Close()                            {}
