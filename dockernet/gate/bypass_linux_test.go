@@ -150,6 +150,9 @@ func attempts() []attempt {
 		{"second_fragment_not_put_together", true, func(text string) error {
 			return sendRaw(ip4{from: own4, to: bad4, protocol: unix.IPPROTO_UDP, fragment: 0x0002}.packet([]byte(text)), noDefragment)
 		}},
+		{"fragment_with_false_source", true, func(text string) error {
+			return sendRaw(ip4{from: bad4, to: good4, protocol: unix.IPPROTO_UDP, fragment: 0x2000}.packet(udp(1234, 80, text)), noDefragment)
+		}},
 		{"source_route", true, sendUDP(port(bad4, 80), "", sourceRoute)},
 		{"ip_options", true, raw4(ip4{from: own4, to: good4, protocol: unix.IPPROTO_UDP, options: []byte{1, 1, 1, 0}}, udpTo(80))},
 		{"routing_header", true, raw6(ip6{from: own6, to: good6, next: unix.IPPROTO_ROUTING, hops: 64}, segments)},

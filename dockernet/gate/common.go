@@ -6,23 +6,13 @@ import (
 
 // common makes what a packet meets before any phase: in the filter "common", and for new connections "common_steer".
 func (b *builder) common() {
-	rules := []rule{}
-	if b.serves(ipv6) {
-		rules = append(rules, rule{is(l4proto, word("ipv6-icmp")), jump(b.neighbours())})
-	}
-	rules = append(rules,
-		ownSource,
+	rules := []rule{
+		{fresh, jump(b.fresh())},
 		reset,
-		// What nat has redirected does not have this destination any more. The rest is what nat does not look at.
-		rule{is(ipDestination, network(single(engineResolver))), refuse},
-		ownLoopback,
-	)
-	// The interface is the one from before the redirect, so that this is not covered by the rule above.
-	for _, f := range b.families() {
-		rules = append(rules, rule{is(ctStatus, anyOf{"dnat"}), is(f.destination(), network(single(f.loopback()))), accept})
+		{is(oifname, name("lo")), to(loopbackChain)},
+		// The interface is the one from before the redirect, so that these are not covered by the rule above.
+		{is(ctStatus, anyOf{"dnat"}), jump(redirectedChain)},
 	}
-	// Where the default route leads to the loopback, see addRoutes.
-	rules = append(rules, rule{is(oifname, name("lo")), refuse})
 	if !b.serves(ipv6) {
 		rules = append(rules, rule{is(nfproto, word("ipv6")), refuse})
 	}
@@ -41,6 +31,18 @@ func (b *builder) common() {
 	}
 	b.chain(b.name("common"), rules...)
 	b.chain(b.name("common", "steer"), steer...)
+}
+
+// fresh makes what only first packets of connections meet, and those that belong to none. Later ones belong to a
+// connection whose first packet was looked at.
+func (b *builder) fresh() string {
+	var rules []rule
+	if b.serves(ipv6) {
+		rules = []rule{{is(l4proto, word("ipv6-icmp")), jump(b.neighbours())}}
+	}
+	name := b.name("fresh")
+	b.chain(name, append(rules, ownSource, wholePackets)...)
+	return name
 }
 
 // then makes rules that do something if their tests hold.

@@ -1,6 +1,9 @@
 package gate
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // fixed makes the chains that do not belong to a generation, with the base chains empty: see inForce and quarantine.
 func fixed(s *Spec) []chain {
@@ -13,9 +16,18 @@ func fixed(s *Spec) []chain {
 			rules: []rule{{count{refusedCount}}}},
 		// A socket that is bound to an interface can send loopback addresses there, also when redirected (IPv6).
 		{name: leaveChain, hook: &hook{kind: "filter", at: "postrouting", priority: filterPriority, accept: true}, rules: []rule{
-			{is(oifname, name("lo")), accept},
-			{is(ipDestination, loopback4), count{refusedCount}, drop},
-			{is(ip6Destination, loopback6), count{refusedCount}, drop},
+			{is(ipDestination, loopback4), not(oifname, name("lo")), count{refusedCount}, drop},
+			{is(ip6Destination, loopback6), not(oifname, name("lo")), count{refusedCount}, drop},
+		}},
+		{name: loopbackChain, rules: []rule{
+			// What nat has redirected does not have this destination any more. The rest is what nat does not look at.
+			{is(ipDestination, network(single(engineResolver))), refuse},
+			{is(fibDestination, word("local")), accept},
+			{refuse}, // where the default route leads to the loopback, see addRoutes
+		}},
+		{name: redirectedChain, rules: []rule{
+			{is(ipDestination, network(single(ipv4.loopback()))), accept},
+			{is(ip6Destination, network(single(ipv6.loopback()))), accept},
 		}},
 		{name: shapeChain, rules: shape(s)},
 		{name: resetsChain, rules: resets(s)},
@@ -32,10 +44,14 @@ func account(s *Spec) []rule {
 }
 
 var (
+	// fresh holds for packets that belong to no connection, or are the first ones of theirs.
+	fresh = is(ctState, anyOf{"invalid", "new", "untracked"})
+	// The kernel makes fragments after these rules. Sockets can ask for their own ones not to be put together before
+	// (IP_NODEFRAG in ip(7)): then they belong to no connection, and nat does not see them.
+	wholePackets = rule{masked{field: ipFragment, mask: 0x3fff, not: true, value: number(0)}, refuse}
 	// With its own addresses only, nothing that the workload sends can be made to look like the reply to something
-	// that came from outside. Later packets belong to a connection whose first one was looked at here. An answer to a
-	// false source would go there, with what the packet holds.
-	ownSource = rule{is(ctState, anyOf{"invalid", "new", "untracked"}), not(fibSource, word("local")), to(swallowChain)}
+	// that came from outside. An answer to a false source would go there, with what the packet holds.
+	ownSource = rule{not(fibSource, word("local")), to(swallowChain)}
 	// The reset of a socket that was destroyed must reach the other end.
 	reset = rule{masked{tcpFlags, 7, []word{"fin", "syn", "rst"}, false, word("rst")},
 		is(ctState, anyOf{"established", "related"}), jump(resetsChain)}
@@ -46,12 +62,11 @@ var (
 	loopback6 = network(netip.PrefixFrom(netip.IPv6Loopback(), 128))
 )
 
-// shape returns for packets whose destination and port can be judged, and refuses all others: fragments, which the
-// kernel makes after these rules, IPv4 options and IPv6 extension headers, which could name another destination, and
-// other protocols.
+// shape returns for packets whose destination and port can be judged, and refuses all others: IPv4 options and IPv6
+// extension headers, which could name another destination, and other protocols. Most packets do not come here, see
+// phaseBuilder.shapely.
 func shape(s *Spec) []rule {
 	rules := []rule{
-		{masked{field: ipFragment, mask: 0x3fff, not: true, value: number(0)}, refuse},
 		{not(ipHeaderLength, number(5)), refuse},
 		{is(ipProtocol, word("tcp")), not(tcpPort, number(0)), back},
 		{is(ipProtocol, word("udp")), not(udpPort, number(0)), back},
@@ -125,7 +140,7 @@ func forListeners(l Listeners) []chain {
 			rule{is(to.family.destination(), loopback), is(at, number(to.port)), refuse},
 			rule{is(to.family.source(), loopback), is(from, number(to.port)), refuse})
 	}
-	sealed.rules = append(sealed.rules, ownSource, ownLoopback, rule{refuse})
+	sealed.rules = append(sealed.rules, append(rule{fresh}, ownSource...), ownLoopback, rule{refuse})
 	return []chain{proxy, sealed}
 }
 
@@ -136,6 +151,9 @@ func inForce(phases ...ref) []chain {
 	output := chain{name: outputChain, rules: []rule{{jump(first.name("common"))}}}
 	steer := chain{name: steerChain, rules: []rule{{jump(first.name("common", "steer"))}}}
 	input := chain{name: inputChain, rules: arriving()}
+	if slices.ContainsFunc(phases, func(r ref) bool { return r.restricted }) {
+		input.rules = append(input.rules, rule{is(iifname, name("lo")), accept})
+	}
 	for _, r := range phases {
 		output.rules = append(output.rules, rule{jump(r.chain())})
 		steer.rules = append(steer.rules, rule{jump(r.steer())})
@@ -150,9 +168,8 @@ func inForce(phases ...ref) []chain {
 // arriving refuses loopback addresses from outside, which a sysctl could let in.
 func arriving() []rule {
 	return []rule{
-		{is(iifname, name("lo")), accept},
-		{is(ipDestination, loopback4), count{refusedCount}, drop},
-		{is(ip6Destination, loopback6), count{refusedCount}, drop},
+		{is(ipDestination, loopback4), not(iifname, name("lo")), count{refusedCount}, drop},
+		{is(ip6Destination, loopback6), not(iifname, name("lo")), count{refusedCount}, drop},
 	}
 }
 

@@ -30,10 +30,10 @@ func (b *builder) phase(n policy.Phase) {
 	case policy.Public, policy.Denylist:
 		filter, steer = p.denylist()
 	default:
-		filter, steer = []rule{{p.refuse}}, dnsTo(to(proxyChain))
+		filter, steer = append(p.replies(), rule{p.refuse}), dnsTo(to(proxyChain))
 	}
 	r := b.ref(b.generation, n)
-	p.chain(r.chain(), append(p.replies(), filter...)...)
+	p.chain(r.chain(), filter...)
 	p.chain(r.steer(), steer...)
 	if r.restricted {
 		p.chain(r.input(), p.input()...)
@@ -61,6 +61,28 @@ func leave(tests ...part) rule { return then(back)(tests...) }
 // dnsTo sends what goes to port 53 elsewhere.
 func dnsTo(elsewhere verdict) []rule {
 	return []rule{{is(tcpPort, number(dnsPort)), elsewhere}, {is(udpPort, number(dnsPort)), elsewhere}}
+}
+
+// judge makes the rules of the phase's chain: replies, port 53 for what can be judged, then the rules given, which are in
+// a chain of their own so that most packets come there at once.
+func (p *phaseBuilder) judge(dns verdict, rules []rule) []rule {
+	targets := p.name("targets")
+	p.chain(targets, rules...)
+	filter := p.replies()
+	for _, f := range p.families() {
+		filter = append(filter, p.shapely(f, "tcp", tcpPort, to(targets)), p.shapely(f, "udp", udpPort, to(targets)))
+	}
+	filter = append(filter, rule{jump(shapeChain)})
+	return slices.Concat(filter, dnsTo(dns), []rule{{to(targets)}})
+}
+
+// shapely holds for packets that shape has nothing against, on other ports than that of DNS.
+func (p *phaseBuilder) shapely(f family, protocol word, port field, do verdict) rule {
+	r := rule{is(ip6Next, protocol)}
+	if f == ipv4 {
+		r = rule{is(ipHeaderLength, number(5)), is(ipProtocol, protocol)}
+	}
+	return append(r, not(port, number(0)), not(port, number(dnsPort)), do)
 }
 
 // replies lets connections into the container work, those that the phase lets in.
@@ -142,16 +164,14 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 			steerExact = ask(finders, nil, onlyTCP, leave)
 		}
 	}
-	filter, steer = []rule{{jump(shapeChain)}}, nil
-	if dns == nil {
-		filter, steer = append(filter, dnsTo(p.refuse)...), dnsTo(to(proxyChain))
-	} else {
+	filterDNS, steerDNS := p.refuse, to(proxyChain)
+	if dns != nil {
 		// What is named with port 53 goes straight, and nothing else does on that port.
-		filter = append(filter, dnsTo(to(p.name("dns")))...)
-		steer = dnsTo(to(p.name("steer", "dns")))
+		filterDNS, steerDNS = to(p.name("dns")), to(p.name("steer", "dns"))
 		p.chain(p.name("dns"), append(dns, rule{p.refuse})...)
 		p.chain(p.name("steer", "dns"), append(dns, rule{to(proxyChain)})...)
 	}
+	steer = dnsTo(steerDNS)
 	steer = append(append(steer, rule{not(l4proto, word("tcp")), back}), local...)
 	if !p.straightTCP() {
 		filter = append(filter, p.localTCP())
@@ -169,7 +189,8 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 		p.chain(name, slices.Concat(wrapped, []rule{{jump(p.builder.name("floor", "hidden"))}}, named6, []rule{{p.refuse}})...)
 		filter = append(filter, p.hiding(to(name))...)
 	}
-	return slices.Concat(filter, named6, []rule{{p.refuse}}), append(steer, p.toProxy()...)
+	filter = slices.Concat(filter, named6, []rule{{p.refuse}})
+	return p.judge(filterDNS, filter), append(steer, p.toProxy()...)
 }
 
 // localTCP lets TCP go straight only to local addresses that are targets.
@@ -197,8 +218,7 @@ func (p *phaseBuilder) toProxy() []rule {
 
 // denylist refuses the floor and the targets; a public policy is one without targets.
 func (p *phaseBuilder) denylist() (filter, steer []rule) {
-	filter = append([]rule{{jump(shapeChain)}}, dnsTo(p.refuse)...)
-	filter = append(filter, rule{jump(p.builder.name("floor"))})
+	filter = []rule{{jump(p.builder.name("floor"))}}
 	var local, denied, wrapped, steerLocal, steerDenied []rule
 	for _, f := range p.families() {
 		local = append(local, ask(p.locals[f], nil, bothPorts, p.let)...)
@@ -248,5 +268,5 @@ func (p *phaseBuilder) denylist() (filter, steer []rule) {
 	if !p.Internal {
 		filter = append(filter, p.let())
 	}
-	return filter, steer
+	return p.judge(p.refuse, filter), steer
 }

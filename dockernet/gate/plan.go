@@ -17,14 +17,16 @@ const (
 	forwardChain = "forward"
 	leaveChain   = "leave"
 
-	shapeChain   = "shape"
-	resetsChain  = "resets"
-	refuseChain  = "refuse"
-	quietChain   = "quiet"
-	rejectChain  = "reject_all"
-	proxyChain   = "to_proxy"
-	swallowChain = "swallow"
-	sealedChain  = "sealed"
+	shapeChain      = "shape"
+	resetsChain     = "resets"
+	refuseChain     = "refuse"
+	quietChain      = "quiet"
+	rejectChain     = "reject_all"
+	proxyChain      = "to_proxy"
+	swallowChain    = "swallow"
+	loopbackChain   = "loopback"
+	redirectedChain = "redirected"
+	sealedChain     = "sealed"
 )
 
 // Priorities of the base chains. Redirecting comes before the engine's own rules for its resolver (-100).
