@@ -23,7 +23,10 @@ func TestKernelHasTheListing(t *testing.T) {
 				c := config{DefaultMark, testLogGroup}
 				table := build(s, c, 1)
 				table.Counters = allCounters()
-				table.Chains = append(table.Chains, c.inForce(s, s.ref(1, policy.Baseline))...)
+				table.Put(c.ingress(s, 1))
+				for _, chain := range c.inForce(s, s.ref(1, policy.Baseline)) {
+					table.Put(chain)
+				}
 				table = table.Reachable()
 				compare(t, func(batch *nft.Batch) {
 					batch.AddTable(table.ID)

@@ -14,47 +14,42 @@ const (
 	answerRate, answerBurst = 50, 512
 )
 
-// neighbour accepts a message about neighbours, if it does not come too often.
-func (b *builder) neighbour(link string, rate uint64, burst uint32) []nft.Rule {
-	return []nft.Rule{
-		{nft.Jump(link)},
-		{nft.Limit{Rate: rate, Burst: burst}, addMark(b.mark.allowed()), nft.Accept},
-		{b.to(neighbourCount)},
-	}
-}
-
-// An ARP packet for IPv4 on Ethernet, and how that begins: hardware and protocol, and the lengths of their addresses
-// (RFC 826).
+// An ARP packet for IPv4 on Ethernet has so many bytes (RFC 826).
 const arpBytes = 28
-
-var arpStart = nft.Bytes{0, 1, 8, 0, 6, 4}
 
 // arp lets the container say truly who it is, and search others on its link.
 func (b *builder) arp() {
-	refuse := b.to(neighbourCount)
-	common := []nft.Rule{
-		{nft.Not(nft.Length, nft.Number(arpBytes)), refuse},
-		{nft.Not(nft.InNetwork(0, 6), arpStart), refuse},
-		{nft.Not(nft.ARPSourceEther, b.Hardware), refuse},
+	rules := b.neighbourly(nft.IPv4)
+	if len(of(b.Addresses, nft.IPv4, itself)) > 0 {
+		for _, p := range b.onLink(nft.IPv4) {
+			target := nft.Is(nft.ARPTarget, nft.Network(p))
+			rules = append(rules,
+				// A request has no target yet, and would have room for something else.
+				slices.Concat(b.truly(1), []nft.Part{nft.Is(nft.ARPTargetEther, nft.Hardware{}), target}, b.bounded(searchRate, searchBurst)),
+				slices.Concat(b.truly(2), []nft.Part{target}, b.bounded(answerRate, answerBurst)))
+		}
 	}
-	if len(of(b.Addresses, nft.IPv4, itself)) == 0 {
-		common = append(common, nft.Rule{refuse})
-	} else {
-		common = append(common, nft.Rule{b.notOwn(nft.IPv4, nft.ARPSource), refuse})
+	b.chain(nft.ARP, b.name("arp"), append(rules, nft.Rule{b.to(neighbourCount)})...)
+}
+
+// truly are the tests of an ARP packet for an operation by the container: hardware Ethernet, protocol IPv4, and the
+// lengths of their addresses, the operation, and who sends it.
+func (b *builder) truly(operation byte) []nft.Part {
+	start := append(nft.Bytes{0, 1, 8, 0, 6, 4, 0, operation}, b.Hardware[:]...)
+	return []nft.Part{nft.Is(nft.Length, nft.Number(arpBytes)), nft.Is(nft.InNetwork(0, uint32(len(start))), start), b.isOwn(nft.IPv4, nft.ARPSource)}
+}
+
+// neighbourly asks the phases that let few neighbours in or out.
+func (b *builder) neighbourly(f nft.Kind) []nft.Rule {
+	if !b.secluded() {
+		return nil
 	}
-	beside := b.name("arp_target")
-	b.chain(nft.ARP, beside, b.within(nft.ARPTarget, b.onLink(nft.IPv4)...)...)
-	b.chain(nft.ARP, b.name("arp_request"), slices.Concat(
-		// A request has no target yet (RFC 826), and would have room for something else.
-		[]nft.Rule{{nft.Not(nft.ARPTargetEther, nft.Hardware{}), refuse}, {nft.Jump(beside)}},
-		b.neighbour(link4Chain, searchRate, searchBurst))...)
-	b.chain(nft.ARP, b.name("arp_reply"), slices.Concat(
-		[]nft.Rule{{nft.Jump(beside)}},
-		b.neighbour(link4Chain, answerRate, answerBurst))...)
-	b.chain(nft.ARP, b.name("arp"), append(common,
-		nft.Rule{nft.Is(nft.ARPOperation, nft.Word("request")), b.to("arp_request")},
-		nft.Rule{nft.Is(nft.ARPOperation, nft.Word("reply")), b.to("arp_reply")},
-		nft.Rule{refuse})...)
+	return []nft.Rule{{nft.Jump(b.generation.link(f))}}
+}
+
+// bounded accepts a message about neighbours, if such do not come too often.
+func (b *builder) bounded(rate uint64, burst uint32) []nft.Part {
+	return []nft.Part{nft.Limit{Rate: rate, Burst: burst}, addMark(b.mark.allowed()), nft.Accept}
 }
 
 // within returns for addresses of the networks, and refuses others.
@@ -87,48 +82,44 @@ var (
 	allNodes      = netip.MustParsePrefix("ff02::1/128")
 )
 
-// neighbours6 is arp for IPv6.
-func (b *builder) neighbours6() {
-	refuse := b.to(neighbourCount)
+// neighbours6 is arp for IPv6. It returns the rules that lead there.
+func (b *builder) neighbours6() []nft.Rule {
+	refuse := nft.Rule{b.to(neighbourCount)}
 	onLink := append(b.onLink(nft.IPv6), linkLocal)
 	ownSource, ownTarget := b.own(nft.IPv6, nft.IP6Source), b.own(nft.IPv6, nft.NDTarget)
 	bare, withOption := nft.Is(nft.Length, nft.Number(neighbourBytes)), nft.Is(nft.Length, nft.Number(neighbourBytes+optionBytes))
 	hardware := func(kind byte) nft.Part { return nft.Is(option, append(nft.Bytes{kind, 1}, b.Hardware[:]...)) }
-
-	b.chain(nft.IPv6, b.name("nd_to"), b.within(nft.IP6Destination, append(slices.Clone(onLink), solicitedNode, allNodes)...)...)
-	b.chain(nft.IPv6, b.name("nd_target"), b.within(nft.NDTarget, onLink...)...)
-	start := []nft.Rule{
-		{nft.Not(nft.IP6HopLimit, nft.Number(255)), refuse}, // so that no router lets it through
-		{nft.Not(nft.ICMP6Code, nft.Number(0)), refuse},
-		{nft.Jump(b.name("nd_to"))},
+	often := func(name string, rate uint64, burst uint32) nft.Verdict {
+		b.chain(nft.IPv6, b.name(name), append(b.neighbourly(nft.IPv6), b.bounded(rate, burst), refuse)...)
+		return b.to(name)
 	}
+	onThisLink := nft.Rule{nft.Jump(b.name("nd_to"))}
+	b.chain(nft.IPv6, b.name("nd_to"), b.within(nft.IP6Destination, append(slices.Clone(onLink), solicitedNode, allNodes)...)...)
 
-	search := b.to("nd_search")
+	search, zero := often("nd_search", searchRate, searchBurst), nft.Is(reserved, nft.Bytes{0, 0, 0, 0})
 	unspecified := nft.Is(nft.IP6Source, nft.Single(netip.IPv6Unspecified()))
-	b.chain(nft.IPv6, b.name("nd_search"), b.neighbour(link6Chain, searchRate, searchBurst)...)
-	b.chain(nft.IPv6, b.name("solicit"), slices.Concat(start, []nft.Rule{
-		{nft.Not(reserved, nft.Bytes{0, 0, 0, 0}), refuse},
-		{nft.Jump(b.name("nd_target"))},
-		{ownSource, bare, search},
-		{ownSource, withOption, hardware(sourceOption), search},
+	b.chain(nft.IPv6, b.name("nd_target"), b.within(nft.NDTarget, onLink...)...)
+	b.chain(nft.IPv6, b.name("solicit"), onThisLink, nft.Rule{nft.Jump(b.name("nd_target"))},
+		nft.Rule{zero, ownSource, bare, search},
+		nft.Rule{zero, ownSource, withOption, hardware(sourceOption), search},
 		// Nobody else may have an address that the container gets: RFC 4862 §5.4.
-		{unspecified, ownTarget, bare, search},
-		{unspecified, ownTarget, withOption, nft.Is(optionStart, nft.Bytes{nonceOption, 1}), search},
-		{refuse},
-	})...)
+		nft.Rule{zero, unspecified, ownTarget, bare, search},
+		nft.Rule{zero, unspecified, ownTarget, withOption, nft.Is(optionStart, nft.Bytes{nonceOption, 1}), search},
+		refuse)
 
-	answer := b.to("nd_answer")
-	ownSource.Not, ownTarget.Not = true, true
-	b.chain(nft.IPv6, b.name("nd_answer"), b.neighbour(link6Chain, answerRate, answerBurst)...)
-	b.chain(nft.IPv6, b.name("advert"), slices.Concat(start, []nft.Rule{
-		// The flags "solicited" and "override"; the container is no router.
-		{nft.Masked{Field: reserved, Mask: 0x9fffffff, Not: true, Value: nft.Number(0)}, refuse},
-		{ownSource, refuse},
-		{ownTarget, refuse},
-		{bare, answer},
-		{withOption, hardware(targetOption), answer},
-		{refuse},
-	})...)
+	// An advertisement has flags for "solicited" and "override"; the container is no router.
+	answer, flags := often("nd_answer", answerRate, answerBurst), nft.Masked{Field: reserved, Mask: 0x9fffffff, Value: nft.Number(0)}
+	b.chain(nft.IPv6, b.name("advert"), onThisLink,
+		nft.Rule{flags, ownSource, ownTarget, bare, answer},
+		nft.Rule{flags, ownSource, ownTarget, withOption, hardware(targetOption), answer},
+		refuse)
+
+	message := func(kind nft.Word, chain string) nft.Rule {
+		// A hop limit that no router lets through.
+		return nft.Rule{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Is(nft.IP6HopLimit, nft.Number(255)),
+			nft.Is(nft.ICMP6Type, kind), nft.Is(nft.ICMP6Code, nft.Number(0)), b.to(chain)}
+	}
+	return []nft.Rule{message("nd-neighbor-solicit", "solicit"), message("nd-neighbor-advert", "advert")}
 }
 
 // link makes the chain of a phase in which few neighbours matter: the gateways, and those whom the container may dial.

@@ -16,15 +16,8 @@ const tablePrefix = "sluice_"
 
 func tableOf(port string) nft.ID { return nft.ID{Family: "netdev", Name: tablePrefix + port} }
 
-// Chains that do not belong to a generation: what is in force is said in them.
-const (
-	ingressChain = "ingress"
-	judge4Chain  = "judge4"
-	judge6Chain  = "judge6"
-	// Neighbours are sought and answered by ARP and neighbour discovery, which every phase in force must let pass.
-	link4Chain = "link4"
-	link6Chain = "link6"
-)
+// ingressChain is the base chain, the only one that does not belong to a generation.
+const ingressChain = "ingress"
 
 // Counters of a port's table: what is marked, and what is dropped.
 const (
@@ -78,6 +71,11 @@ func version(f nft.Kind) string {
 func (r ref) judge(f nft.Kind) string { return r.generation.name(r.phase.String(), version(f)) }
 func (r ref) link(f nft.Kind) string  { return r.generation.name(r.phase.String(), "link"+version(f)) }
 
+// Which phases are in force is said in these chains. Neighbours are sought and answered by ARP and neighbour discovery,
+// which all of the phases must let pass.
+func (g generation) judge(f nft.Kind) string { return g.name("judge" + version(f)) }
+func (g generation) link(f nft.Kind) string  { return g.name("link" + version(f)) }
+
 // config is what the rules of all ports have in common.
 type config struct {
 	mark     Mark
@@ -95,7 +93,10 @@ func Listing(s *Spec, phase policy.Phase, m Mark, logGroup uint16) (string, erro
 	}
 	t := build(s, config{m, logGroup}, 1)
 	t.Counters = allCounters()
-	t.Chains = append(t.Chains, config{m, logGroup}.inForce(s, s.ref(1, phase))...)
+	t.Put(config{m, logGroup}.ingress(s, 1))
+	for _, c := range (config{m, logGroup}).inForce(s, s.ref(1, phase)) {
+		t.Put(c)
+	}
 	return t.Reachable().String(), nil
 }
 
@@ -110,12 +111,18 @@ type builder struct {
 	floors     map[policy.Inbound]*direct.Floor
 }
 
-// build makes the sets and chains of all phases, with empty ones for what is in force. Nothing leads to them yet.
+// build makes the sets and chains of all phases, with those for what is in force still empty. Nothing leads to them yet.
 func build(s *Spec, c config, g generation) *nft.Table {
 	b := &builder{Spec: s, config: c, generation: g, floors: make(map[policy.Inbound]*direct.Floor)}
 	b.plan = direct.NewPlan(&s.Spec, s.families(), g.name)
 	for _, why := range reasons {
 		b.chain(nft.AnyKind, b.name(why), b.dropped(why)...)
+	}
+	for _, f := range s.families() {
+		b.chain(f, g.judge(f))
+		if b.secluded() {
+			b.chain(map[nft.Kind]nft.Kind{nft.IPv4: nft.ARP, nft.IPv6: nft.IPv6}[f], g.link(f))
+		}
 	}
 	b.arp()
 	for _, f := range s.families() {
@@ -161,52 +168,55 @@ func (c config) setMark(bits uint32) nft.SetMark {
 // addMark leaves the other one of the two bits as it is.
 func addMark(bits uint32) nft.SetMark { return nft.SetMark{Set: bits} }
 
-// inForce is what the chains hold that do not belong to a generation while some phases are in force: all of them must
-// let a packet through. The first one says which generation the common rules are of. s is the Spec of that generation.
-func (c config) inForce(s *Spec, phases ...ref) []nft.Chain {
-	first := phases[0]
-	ingress := nft.Chain{Name: ingressChain, Hook: ingressHook(s.Interface), Rules: []nft.Rule{
-		{nft.Not(nft.EtherSource, s.Hardware), nft.Goto(first.generation.name(sourceCount))},
+// ingress leads frames to a generation.
+func (c config) ingress(s *Spec, g generation) nft.Chain {
+	rules := []nft.Rule{
+		{nft.Not(nft.EtherSource, s.Hardware), nft.Goto(g.name(sourceCount))},
 		{nft.SetMark{Clear: uint32(c.mark)}},
-		{nft.Is(nft.EtherType, nft.Word("ip")), nft.Goto(first.generation.name("ip4"))},
-		{nft.Is(nft.EtherType, nft.Word("arp")), nft.Goto(first.generation.name("arp"))},
-	}}
-	if slices.Contains(first.families, nft.IPv6) {
-		ingress.Rules = append(ingress.Rules, nft.Rule{nft.Is(nft.EtherType, nft.Word("ip6")), nft.Goto(first.generation.name("ip6"))})
+		{nft.Is(nft.EtherType, nft.Word("arp")), nft.Goto(g.name("arp"))},
 	}
-	ingress.Rules = append(ingress.Rules, nft.Rule{nft.Goto(first.generation.name(malformedCount))})
+	for _, f := range s.families() {
+		rules = append(rules, nft.Rule{nft.Is(nft.EtherType, nft.Word(f.String())), nft.Goto(g.name("ip" + version(f)))})
+	}
+	return nft.Chain{Name: ingressChain, Hook: ingressHook(s.Interface), Rules: append(rules, nft.Rule{nft.Goto(g.name(malformedCount))})}
+}
 
-	judge, link := map[nft.Kind]*nft.Chain{}, map[nft.Kind]*nft.Chain{}
-	chains := emptyInForce(s.Interface)
-	chains[0] = ingress
-	judge[nft.IPv4], judge[nft.IPv6], link[nft.IPv4], link[nft.IPv6] = &chains[1], &chains[2], &chains[3], &chains[4]
-	for _, f := range first.families {
+// inForce are the chains that say which phases are in force: all of them must let a packet through. s is the Spec of
+// the first one, whose generation the chains belong to.
+func (c config) inForce(s *Spec, phases ...ref) (chains []nft.Chain) {
+	g := phases[0].generation
+	for _, f := range s.families() {
+		judge, link := nft.Chain{Name: g.judge(f), Kind: f}, nft.Chain{Name: g.link(f), Kind: f}
+		if f == nft.IPv4 {
+			link.Kind = nft.ARP
+		}
 		for _, r := range phases {
-			// A family that a newer Spec has no addresses of has no chains there.
-			switch {
-			case !slices.Contains(r.families, f):
-				judge[f].Rules = append(judge[f].Rules, nft.Rule{nft.Goto(first.generation.name(malformedCount))})
-			default:
-				judge[f].Rules = append(judge[f].Rules, nft.Rule{nft.Jump(r.judge(f))})
-				if r.secluded {
-					link[f].Rules = append(link[f].Rules, nft.Rule{nft.Jump(r.link(f))})
-				}
+			if !slices.Contains(r.families, f) { // a newer Spec has no addresses of the family
+				judge.Rules = append(judge.Rules, nft.Rule{nft.Goto(g.name(malformedCount))})
+				continue
+			}
+			judge.Rules = append(judge.Rules, nft.Rule{nft.Jump(r.judge(f))})
+			if r.secluded {
+				link.Rules = append(link.Rules, nft.Rule{nft.Jump(r.link(f))})
 			}
 		}
-		judge[f].Rules = append(judge[f].Rules, nft.Rule{addMark(c.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept})
+		judge.Rules = append(judge.Rules, nft.Rule{addMark(c.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept})
+		chains = append(chains, judge)
+		if s.secluded() {
+			chains = append(chains, link)
+		}
 	}
 	return chains
 }
 
-// emptyInForce are the chains of inForce without rules.
-func emptyInForce(port string) []nft.Chain {
-	return []nft.Chain{
-		{Name: ingressChain, Hook: ingressHook(port)},
-		{Name: judge4Chain, Kind: nft.IPv4},
-		{Name: judge6Chain, Kind: nft.IPv6},
-		{Name: link4Chain, Kind: nft.ARP},
-		{Name: link6Chain, Kind: nft.IPv6},
+// secluded reports whether any phase lets few neighbours in or out.
+func (s *Spec) secluded() bool {
+	for i := range s.Phases {
+		if s.ref(0, policy.Phase(i)).secluded {
+			return true
+		}
 	}
+	return false
 }
 
 // The first of the chains that a veth may have, so that no flow table takes packets away before.
@@ -223,44 +233,42 @@ func (c config) quarantined(port string) nft.Chain {
 
 // packets makes the chain for packets of a family: what does not depend on a phase.
 func (b *builder) packets(f nft.Kind) {
-	malformed := b.to(malformedCount)
+	malformed, judge := b.to(malformedCount), nft.Goto(b.generation.judge(f))
 	var rules []nft.Rule
+	next, icmp, icmpType, header := nft.IPProtocol, nft.Word("icmp"), nft.ICMPType, nft.Number(20)
 	if f == nft.IPv4 {
 		rules = []nft.Rule{
 			{nft.Not(nft.IPHeaderLength, nft.Number(5)), malformed},
 			{nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, malformed},
 		}
 	} else {
-		b.neighbours6()
-		rules = []nft.Rule{
-			{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-solicit")), b.to("solicit")},
-			{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-advert")), b.to("advert")},
-		}
+		next, icmp, icmpType, header = nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, 40
+		rules = b.neighbours6()
 	}
-	rules = append(rules, nft.Rule{b.notOwn(f, f.Source()), b.to(sourceCount)})
-	rules = append(rules, b.offLink(f)...)
+	rules = append(rules, nft.Rule{b.notOwn(f, f.Source()), b.to(sourceCount)}, b.misdirected(f))
 	rules = append(rules, b.plan.Closed(f, b.to(refusedCount))...)
-	b.resets(f)
-	rules = append(rules, nft.Rule{
-		nft.Masked{Field: nft.TCPFlags, Mask: 7, Words: []nft.Word{"fin", "syn", "rst"}, Value: nft.Word("rst")}, nft.Jump(b.name("resets" + version(f)))})
+	// The reset of a socket that a switch has destroyed must reach the other end, whatever the phase.
+	for _, words := range resetWords {
+		rules = append(rules, nft.Rule{
+			nft.Masked{Field: nft.TCPFlags, Mask: 7, Words: []nft.Word{"fin", "syn", "rst"}, Value: nft.Word("rst")},
+			nft.Is(nft.TCPOffset, words), nft.Is(nft.Length, header+4*words),
+			addMark(b.mark.open()), nft.Count{Counter: resetsCount}, nft.Accept})
+	}
 	rules = append(rules, b.plan.Open(f, addMark(b.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept)...)
-	next, icmp, judge := nft.IPProtocol, nft.Word("icmp"), nft.Goto(judge4Chain)
-	if f == nft.IPv6 {
-		next, icmp, judge = nft.IP6Next, nft.Word("ipv6-icmp"), nft.Goto(judge6Chain)
-	}
-	rules = append(rules,
-		nft.Rule{nft.Is(next, nft.Word("tcp")), nft.Not(nft.TCPPort, nft.Number(0)), judge},
-		nft.Rule{nft.Is(next, nft.Word("udp")), nft.Not(nft.UDPPort, nft.Number(0)), judge})
+	forContainers := nft.Rule{nft.Is(next, icmp)}
 	for _, types := range notForContainers[f] {
-		field := nft.ICMPType
-		if f == nft.IPv6 {
-			field = nft.ICMP6Type
-		}
-		rules = append(rules, nft.Rule{nft.Is(next, icmp), nft.Is(field, types), malformed})
+		forContainers = append(forContainers, nft.Not(icmpType, types))
 	}
-	rules = append(rules, nft.Rule{nft.Is(next, icmp), judge}, nft.Rule{malformed})
-	b.chain(f, b.name("ip"+version(f)), rules...)
+	b.chain(f, b.name("ip"+version(f)), append(rules,
+		nft.Rule{nft.Is(next, nft.Word("tcp")), nft.Not(nft.TCPPort, nft.Number(0)), judge},
+		nft.Rule{nft.Is(next, nft.Word("udp")), nft.Not(nft.UDPPort, nft.Number(0)), judge},
+		append(forContainers, judge),
+		nft.Rule{malformed})...)
 }
+
+// resetWords are how many words of 4 bytes a reset has that Linux sends: the header, and timestamps if the connection
+// has them (RFC 7323 §3.2). Data it has none.
+var resetWords = []nft.Number{5, 8}
 
 // notForContainers are ICMP types that are neither echoes nor errors: redirects, routers and what else a network tells
 // its hosts (RFC 792, RFC 1256), and of IPv6 the groups of listeners too (RFC 4861 §4, RFC 2710, RFC 3810).
@@ -269,7 +277,14 @@ var notForContainers = map[nft.Kind][]nft.Range{
 	nft.IPv6: {{First: 130, Last: 255}},
 }
 
-// notOwn holds if an address is none of the container's on this link.
+// isOwn holds if an address is one of the container's on this link, and notOwn if it is none.
+func (b *builder) isOwn(f nft.Kind, field *nft.Field) nft.Part {
+	if own := of(b.Addresses, f, itself); len(own) == 1 {
+		return nft.Is(field, nft.Single(own[0]))
+	}
+	return b.own(f, field)
+}
+
 func (b *builder) notOwn(f nft.Kind, field *nft.Field) nft.Part {
 	if own := of(b.Addresses, f, itself); len(own) == 1 {
 		return nft.Not(field, nft.Single(own[0]))
@@ -279,7 +294,7 @@ func (b *builder) notOwn(f nft.Kind, field *nft.Field) nft.Part {
 	return in
 }
 
-// own holds if it is one.
+// own is isOwn by a set.
 func (b *builder) own(f nft.Kind, field *nft.Field) nft.In {
 	own := of(b.Addresses, f, itself)
 	slices.SortFunc(own, netip.Addr.Compare)
@@ -306,43 +321,23 @@ func (b *builder) set(f nft.Kind, name string, elements []nft.Element) string {
 // onLink are the networks of this link.
 func (b *builder) onLink(f nft.Kind) []netip.Prefix { return of(b.OnLink, f, netip.Prefix.Addr) }
 
-// offLink drops packets to elsewhere than this link that are not sent to a router: some other container would get
+// misdirected drops packets to elsewhere than this link that are not sent to a router: some other container would get
 // them, whatever its address.
-func (b *builder) offLink(f nft.Kind) []nft.Rule {
-	beside := []nft.Rule{}
+func (b *builder) misdirected(f nft.Kind) nft.Rule {
+	var elsewhere nft.Rule
 	for _, p := range append(b.onLink(f), groups[f]...) {
-		beside = append(beside, nft.Rule{nft.Is(f.Destination(), nft.Network(p)), nft.Return})
+		elsewhere = append(elsewhere, nft.Not(f.Destination(), nft.Network(p)))
 	}
 	for _, h := range b.Routers {
-		beside = append(beside, nft.Rule{nft.Is(nft.EtherDestination, h), nft.Return})
+		elsewhere = append(elsewhere, nft.Not(nft.EtherDestination, h))
 	}
-	name := b.name("routed" + version(f))
-	b.chain(f, name, append(beside, nft.Rule{b.to(misdirectedCount)})...)
-	return []nft.Rule{{nft.Jump(name)}}
+	return append(elsewhere, b.to(misdirectedCount))
 }
 
 // groups are addresses that no router is needed for on any link.
 var groups = map[nft.Kind][]netip.Prefix{
 	nft.IPv4: {netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32")},
 	nft.IPv6: {netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8")},
-}
-
-// A reset that the kernel sends has no data, and few options: timestamps (RFC 7323), and MP_TCPRST (RFC 8684 §3.6).
-const minTCPWords, maxTCPWords = 5, 9
-
-// resets lets resets of connections through that are open, whatever the phase: those of sockets that a switch has
-// destroyed must reach the other end.
-func (b *builder) resets(f nft.Kind) {
-	header := nft.Number(20)
-	if f == nft.IPv6 {
-		header = 40
-	}
-	var rules []nft.Rule
-	for words := nft.Number(minTCPWords); words <= maxTCPWords; words++ {
-		rules = append(rules, nft.Rule{nft.Is(nft.TCPOffset, words), nft.Is(nft.Length, header+4*words),
-			addMark(b.mark.open()), nft.Count{Counter: resetsCount}, nft.Accept})
-	}
-	b.chain(f, b.name("resets"+version(f)), rules...)
 }
 
 var inboundNames = map[policy.Inbound]string{policy.InboundAll: "all", policy.InboundHost: "host", policy.InboundNone: "none"}
@@ -361,13 +356,16 @@ func (b *builder) phase(n policy.Phase, f nft.Kind) {
 		Floor:      b.floors[b.Phases[n].Inbound],
 	})
 	b.chains = append(b.chains, chains...)
-	// Replies and errors belong to what has come in.
-	unasked := nft.Rule{nft.Is(nft.Protocol, nft.Word("icmp")), nft.Not(nft.ICMPType, nft.Word("echo-request")), refuse}
-	if f == nft.IPv6 {
-		unasked = nft.Rule{nft.Is(nft.Protocol, nft.Word("ipv6-icmp")), nft.Not(nft.ICMP6Type, nft.Echo6), refuse}
+	if len(rules) > 1 {
+		// Replies and errors belong to what has come in.
+		unasked := nft.Rule{nft.Is(nft.Protocol, nft.Word("icmp")), nft.Not(nft.ICMPType, nft.Word("echo-request")), refuse}
+		if f == nft.IPv6 {
+			unasked = nft.Rule{nft.Is(nft.Protocol, nft.Word("ipv6-icmp")), nft.Not(nft.ICMP6Type, nft.Echo6), refuse}
+		}
+		rules = append([]nft.Rule{unasked}, rules...)
 	}
 	r := b.ref(b.generation, n)
-	b.chain(f, r.judge(f), append([]nft.Rule{unasked}, rules...)...)
+	b.chain(f, r.judge(f), rules...)
 	if r.secluded {
 		b.link(r, f)
 	}

@@ -188,7 +188,6 @@ func (p *Port) stage(s *Spec) error {
 		b := new(nft.Batch)
 		b.AddTable(p.id)
 		b.AddCounters(p.id, allCounters()...)
-		b.AddChains(p.id, emptyInForce(p.name)[1:]...)
 		b.AddChains(p.id, t.Chains...)
 		b.AddSets(p.id, t.Sets...)
 		b.AddRules(p.id, t.Chains...)
@@ -246,10 +245,13 @@ func newest(o nft.Objects) (newest generation) {
 
 // enforce puts one phase of the newest generation in force, and deletes what is older.
 func (p *Port) enforce(r ref) error {
-	chains := p.host.inForce(p.staged.spec, r)
 	b := new(nft.Batch)
-	b.AddChains(p.id, chains[0])
-	b.Replace(p.id, chains...)
+	if p.current != p.staged {
+		ingress := p.host.ingress(p.staged.spec, r.generation)
+		b.AddChains(p.id, ingress)
+		b.Replace(p.id, ingress)
+	}
+	b.Replace(p.id, p.host.inForce(p.staged.spec, r)...)
 	b.Delete(p.id, p.older)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
 		return err

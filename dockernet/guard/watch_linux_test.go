@@ -94,7 +94,7 @@ func TestRulesComeBack(t *testing.T) {
 		{"flush", flush, []string{"", "veth-a", "veth-b"}, nil, "xy"},
 		{"table_deleted", []string{"delete table netdev sluice_veth-a"}, []string{"veth-a"}, nil, "xy"},
 		{"table_flushed", []string{"flush table netdev sluice_veth-a"}, []string{"veth-a"}, nil, "xy"},
-		{"chain_flushed", []string{"flush chain netdev sluice_veth-a judge4"}, []string{"veth-a"}, nil, "xy"},
+		{"chain_flushed", []string{"flush chain netdev sluice_veth-a judge4_1"}, []string{"veth-a"}, nil, "xy"},
 		{"rule_added", []string{"insert rule netdev sluice_veth-a ingress accept"}, []string{"veth-a"}, nil, "xy"},
 		{"target_added", []string{"add element netdev sluice_veth-a baseline4_2 { 192.0.2.4 }"}, []string{"veth-a"}, manyTargets, "xy"},
 		{"target_deleted", []string{"delete element netdev sluice_veth-a baseline4_2 { 10.0.0.2 }"}, []string{"veth-a"}, manyTargets, "xy"},

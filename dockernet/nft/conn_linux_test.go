@@ -155,7 +155,6 @@ func TestBatchesAreWhole(t *testing.T) {
 		"wrong_family":     {nft.Is(nft.IPSource, nft.Single(netip.IPv6Unspecified())), nft.Drop},
 		"hardware_of_ip":   {nft.Is(nft.IPSource, nft.Hardware{}), nft.Drop},
 		"range_of_length":  {nft.Is(nft.Length, nft.Range{First: 1, Last: 2}), nft.Drop},
-		"long_name":        {nft.Is(nft.InName, nft.Name("sixteen_letters_")), nft.Drop},
 		"no_verdict":       {nft.Verdict{}},
 		"mark_is_no_range": {nft.Is(nft.Mark, nft.Network{}), nft.Drop},
 	} {

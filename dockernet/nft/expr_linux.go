@@ -224,11 +224,6 @@ func valueOf(f *Field, v Value) ([]byte, error) {
 			return nil, fmt.Errorf("%q is unknown", v)
 		}
 		return f.bytes(v.number()), nil
-	case Name:
-		if len(v) >= unix.IFNAMSIZ {
-			return nil, fmt.Errorf("interface name %v is too long", v)
-		}
-		return nameBytes(string(v)), nil
 	case Hardware:
 		return v[:], nil
 	case Bytes:

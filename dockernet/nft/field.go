@@ -83,12 +83,6 @@ var (
 
 // Fields of headers: RFC 826, RFC 791 §3.1, RFC 8200 §3, RFC 9293 §3.1, RFC 768, RFC 792, RFC 4443 §2.1.
 var (
-	ARPHardware    = &Field{name: "arp htype", base: inNetwork, offset: 0, size: 2, kind: ARP}
-	ARPProtocol    = &Field{name: "arp ptype", base: inNetwork, offset: 2, size: 2, kind: ARP}
-	ARPHardwareLen = &Field{name: "arp hlen", base: inNetwork, offset: 4, size: 1, kind: ARP}
-	ARPProtocolLen = &Field{name: "arp plen", base: inNetwork, offset: 5, size: 1, kind: ARP}
-	ARPOperation   = &Field{name: "arp operation", base: inNetwork, offset: 6, size: 2, kind: ARP}
-	ARPSourceEther = &Field{name: "arp saddr ether", base: inNetwork, offset: 8, size: 6, kind: ARP}
 	ARPSource      = &Field{name: "arp saddr ip", base: inNetwork, offset: 14, size: 4, kind: ARP}
 	ARPTargetEther = &Field{name: "arp daddr ether", base: inNetwork, offset: 18, size: 6, kind: ARP}
 	ARPTarget      = &Field{name: "arp daddr ip", base: inNetwork, offset: 24, size: 4, kind: ARP}

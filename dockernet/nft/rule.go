@@ -34,8 +34,6 @@ type (
 	Hex uint32
 	// Word is a number that has a name, see words.
 	Word string
-	// Name is that of an interface.
-	Name string
 	// Network is of an address.
 	Network netip.Prefix
 	// Hardware is an Ethernet address.
@@ -51,7 +49,6 @@ type (
 func (n Number) String() string { return fmt.Sprint(uint32(n)) }
 func (h Hex) String() string    { return fmt.Sprintf("0x%x", uint32(h)) }
 func (w Word) String() string   { return string(w) }
-func (n Name) String() string   { return `"` + string(n) + `"` }
 func (r Range) String() string  { return fmt.Sprintf("%v-%v", r.First, r.Last) }
 func (b Bytes) String() string  { return "0x" + hex.EncodeToString(b) }
 func (a AnyOf) String() string  { return join(a, ",") }
@@ -82,7 +79,6 @@ var words = map[Word]uint32{
 	"ip": 0x0800, "arp": 0x0806, "ip6": 0x86dd, // of EtherType
 	"ipv4": 2, "ipv6": 10, // of Family
 	"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58,
-	"request": 1, "reply": 2, // of ARP
 	"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64,
 	"fin": 1, "syn": 2, "rst": 4, "ack": 16,
 	"echo-request":        8,

@@ -204,6 +204,15 @@ func (t *Table) Reachable() *Table {
 	return r
 }
 
+// Put gives a chain other rules, or adds it.
+func (t *Table) Put(c Chain) {
+	if i := slices.IndexFunc(t.Chains, func(old Chain) bool { return old.Name == c.Name }); i >= 0 {
+		t.Chains[i] = c
+	} else {
+		t.Chains = append(t.Chains, c)
+	}
+}
+
 // Objects are the names of chains and sets that a table has.
 type Objects struct{ Chains, Sets []string }
 
