@@ -78,26 +78,38 @@ func (p *Plan) Closed(f nft.Kind, do ...nft.Part) []nft.Rule {
 	return ask(p.finders(f, "closed", endpoints(p.spec.Closed, f), 1), f, nil, onlyTCP, then(do...))
 }
 
-// NewFloor makes the chains that refuse the addresses of the floor, and IPv6 addresses that hide one. Others return from
-// them. They are for [Outcomes] that refuse in the same way.
-func (p *Plan) NewFloor(name string, refuse func(nft.Kind) nft.Verdict) *Floor {
-	fl := &Floor{chains: make(map[nft.Kind]string)}
+// NewFloor makes the chains that refuse the addresses of the floor, and IPv6 addresses that hide one, for phases that
+// refuse in the same way. Only those are made that one of the phases needs.
+func (p *Plan) NewFloor(name string, phases []policy.Phase, refuse func(nft.Kind) nft.Verdict) *Floor {
+	fl := &Floor{rules: make(map[nft.Kind][]nft.Rule)}
+	open, listed := 0, 0
+	for _, n := range phases {
+		switch p.spec.Phases[n].Rules.Mode() {
+		case policy.Public, policy.Denylist:
+			open++
+		case policy.Allowlist:
+			listed++
+		}
+	}
 	for _, f := range p.families {
 		var rules []nft.Rule
 		no := then(refuse(f))
-		if f == nft.IPv4 {
-			rules = ask(p.floors[f], f, nil, bothPorts, no)
-		} else {
+		if f == nft.IPv6 && open+listed > 0 {
 			hidden := []nft.Rule{no(isUnreadable...)}
 			for i := range forms {
 				hidden = append(hidden, ask(p.floors[nft.IPv4], f, &forms[i], bothPorts, no)...)
 			}
 			fl.hidden = p.name(name, "hidden")
 			fl.Chains = append(fl.Chains, nft.Chain{Name: fl.hidden, Kind: f, Rules: hidden})
-			rules = append(ask(p.floors[f], f, nil, bothPorts, no), hiding(nft.Jump(fl.hidden))...)
+			rules = hiding(nft.Jump(fl.hidden))
 		}
-		fl.chains[f] = p.name(name + version(f))
-		fl.Chains = append(fl.Chains, nft.Chain{Name: fl.chains[f], Kind: f, Rules: rules})
+		rules = append(ask(p.floors[f], f, nil, bothPorts, no), rules...)
+		if open > 1 {
+			chain := nft.Chain{Name: p.name(name + version(f)), Kind: f, Rules: rules}
+			fl.Chains = append(fl.Chains, chain)
+			rules = []nft.Rule{{nft.Jump(chain.Name)}}
+		}
+		fl.rules[f] = rules
 	}
 	return fl
 }
@@ -105,8 +117,8 @@ func (p *Plan) NewFloor(name string, refuse func(nft.Kind) nft.Verdict) *Floor {
 // Floor are chains made by [Plan.NewFloor].
 type Floor struct {
 	Chains []nft.Chain
-	chains map[nft.Kind]string
-	hidden string
+	rules  map[nft.Kind][]nft.Rule // that refuse what is on the floor
+	hidden string                  // a chain
 }
 
 // hiding leads IPv6 addresses that hide an IPv4 one elsewhere.
@@ -152,7 +164,7 @@ type Outcomes struct {
 	// Redirected is what to do with TCP that goes to the proxy if the phase lets it through, so that only connections
 	// can be on the direct plane that were open before the phase came. It must not end the rules for these.
 	Redirected []nft.Part
-	// Floor refuses in the same way.
+	// Floor was made for this phase, and refuses in the same way.
 	Floor *Floor
 }
 
@@ -243,7 +255,7 @@ func (j *judge) chain(name string, rules []nft.Rule) {
 // denylist refuses the floor and the targets; a public policy is one without targets.
 func (j *judge) denylist() []nft.Rule {
 	own, four := j.phases[j.phase][j.family], j.phases[j.phase][nft.IPv4]
-	rules := append(j.dns(nil), nft.Rule{nft.Jump(j.Floor.chains[j.family])})
+	rules := append(j.dns(nil), j.Floor.rules[j.family]...)
 	rules = append(rules, ask(own.ports, j.family, nil, bothPorts, j.no)...)
 	if j.family == nft.IPv6 {
 		var wrapped []nft.Rule

@@ -104,7 +104,7 @@ func TestSets(t *testing.T) {
 	} {
 		plan := NewPlan(s, []nft.Kind{nft.IPv4}, func(parts ...string) string { return strings.Join(parts, "_") })
 		for _, inbound := range []string{"a", "b"} {
-			floor := plan.NewFloor(inbound, func(nft.Kind) nft.Verdict { return nft.Drop })
+			floor := plan.NewFloor(inbound, []policy.Phase{policy.Baseline, policy.Run}, func(nft.Kind) nft.Verdict { return nft.Drop })
 			for n := range policy.Phase(policy.PhaseCount) {
 				plan.Judge(n, nft.IPv4, Outcomes{Refuse: nft.Drop, Let: then(nft.Return), Floor: floor})
 			}

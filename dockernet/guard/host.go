@@ -58,7 +58,7 @@ func (c config) hostTables() []nft.Table {
 	someMark.Not = true
 	clear := nft.SetMark{Clear: uint32(c.mark)}
 	reason := func(counter string) nft.Chain {
-		return nft.Chain{Name: counter, Rules: c.dropped(counter)}
+		return nft.Chain{Name: counter, Rules: append([]nft.Rule{{nft.Count{Counter: counter}}}, c.dropped(counter)...)}
 	}
 	return []nft.Table{
 		{ID: inetTable,

@@ -22,7 +22,7 @@ func TestKernelHasTheListing(t *testing.T) {
 				s.Internal = p.internal
 				c := config{DefaultMark, testLogGroup}
 				table := build(s, c, 1)
-				table.Counters = allCounters()
+				table.Counters = allCounters
 				table.Put(c.ingress(s, 1))
 				for _, chain := range c.inForce(s, s.ref(1, policy.Baseline)) {
 					table.Put(chain)
@@ -97,7 +97,7 @@ func shown(blocks map[string]string) map[string]string {
 	for name, block := range blocks {
 		var kept strings.Builder
 		for line := range strings.Lines(block) {
-			if !containsAny(line, "@nh,288", "@nh,208", "@th,64,128", "@ll,", "ether daddr", "ether saddr", "ether type") || containsAny(line, "arp saddr", "arp daddr") {
+			if !containsAny(line, "@nh,288", "@nh,208", "@th,64,128", "@ll,", "ether daddr", "ether saddr", "ether type", "arp htype") {
 				kept.WriteString(strings.NewReplacer("meta protocol ip ", "", "meta protocol ip6 ", "").Replace(line))
 			}
 		}

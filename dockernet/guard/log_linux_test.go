@@ -136,8 +136,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 		prefix       string
 		in, physical uint32
 	}{
-		"<source>":   {"sluice guard false_source", uint32(a.index), 0},
-		"<fragment>": {"sluice guard malformed", uint32(a.index), 0},
+		"<source>":   {"sluice guard forged", uint32(a.index), 0},
+		"<fragment>": {"sluice guard forged", uint32(a.index), 0},
 		"<segment>":  {"sluice guard refused", uint32(a.index), 0},
 		"<datagram>": {"sluice guard not_reply", bridge, uint32(a.index)},
 		"<sibling>":  {"sluice guard not_reply", bridge, uint32(a.index)},

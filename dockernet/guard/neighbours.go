@@ -17,39 +17,43 @@ const (
 // An ARP packet for IPv4 on Ethernet has so many bytes (RFC 826).
 const arpBytes = 28
 
+// isARP is tested by itself, as this is no IP packet.
+var isARP = nft.Is(nft.EtherType, nft.Word("arp"))
+
 // arp lets the container say truly who it is, and search others on its link.
-func (b *builder) arp() {
-	rules := b.neighbourly(nft.IPv4)
-	if len(of(b.Addresses, nft.IPv4, itself)) > 0 {
-		for _, p := range b.onLink(nft.IPv4) {
+func (c config) arp(s *Spec, g generation) (rules []nft.Rule) {
+	for _, r := range s.neighbourly(g, nft.IPv4) {
+		rules = append(rules, append(nft.Rule{isARP}, r...))
+	}
+	for _, own := range of(s.Addresses, nft.IPv4, itself) {
+		for _, p := range of(s.OnLink, nft.IPv4, netip.Prefix.Addr) {
+			// Hardware Ethernet, protocol IPv4, and the lengths of their addresses; the operation, and who sends it.
+			truly := func(operation byte) []nft.Part {
+				start := append(nft.Bytes{0, 1, 8, 0, 6, 4, 0, operation}, s.Hardware[:]...)
+				return []nft.Part{isARP, nft.Is(nft.Length, nft.Number(arpBytes)), nft.Is(nft.InNetwork(0, uint32(len(start))), start),
+					nft.Is(nft.ARPSource, nft.Single(own))}
+			}
 			target := nft.Is(nft.ARPTarget, nft.Network(p))
 			rules = append(rules,
 				// A request has no target yet, and would have room for something else.
-				slices.Concat(b.truly(1), []nft.Part{nft.Is(nft.ARPTargetEther, nft.Hardware{}), target}, b.bounded(searchRate, searchBurst)),
-				slices.Concat(b.truly(2), []nft.Part{target}, b.bounded(answerRate, answerBurst)))
+				slices.Concat(truly(1), []nft.Part{nft.Is(nft.ARPTargetEther, nft.Hardware{}), target}, c.bounded(searchRate, searchBurst)),
+				slices.Concat(truly(2), []nft.Part{target}, c.bounded(answerRate, answerBurst)))
 		}
 	}
-	b.chain(nft.ARP, b.name("arp"), append(rules, nft.Rule{b.to(neighbourCount)})...)
-}
-
-// truly are the tests of an ARP packet for an operation by the container: hardware Ethernet, protocol IPv4, and the
-// lengths of their addresses, the operation, and who sends it.
-func (b *builder) truly(operation byte) []nft.Part {
-	start := append(nft.Bytes{0, 1, 8, 0, 6, 4, 0, operation}, b.Hardware[:]...)
-	return []nft.Part{nft.Is(nft.Length, nft.Number(arpBytes)), nft.Is(nft.InNetwork(0, uint32(len(start))), start), b.isOwn(nft.IPv4, nft.ARPSource)}
+	return rules
 }
 
 // neighbourly asks the phases that let few neighbours in or out.
-func (b *builder) neighbourly(f nft.Kind) []nft.Rule {
-	if !b.secluded() {
+func (s *Spec) neighbourly(g generation, f nft.Kind) []nft.Rule {
+	if !s.secluded() {
 		return nil
 	}
-	return []nft.Rule{{nft.Jump(b.generation.link(f))}}
+	return []nft.Rule{{nft.Jump(g.link(f))}}
 }
 
 // bounded accepts a message about neighbours, if such do not come too often.
-func (b *builder) bounded(rate uint64, burst uint32) []nft.Part {
-	return []nft.Part{nft.Limit{Rate: rate, Burst: burst}, addMark(b.mark.allowed()), nft.Accept}
+func (c config) bounded(rate uint64, burst uint32) []nft.Part {
+	return []nft.Part{nft.Limit{Rate: rate, Burst: burst}, addMark(c.mark.allowed()), nft.Accept}
 }
 
 // within returns for addresses of the networks, and refuses others.
@@ -58,7 +62,7 @@ func (b *builder) within(field *nft.Field, networks ...netip.Prefix) []nft.Rule 
 	for _, p := range networks {
 		rules = append(rules, nft.Rule{nft.Is(field, nft.Network(p)), nft.Return})
 	}
-	return append(rules, nft.Rule{b.to(neighbourCount)})
+	return append(rules, b.drop(neighbourCount))
 }
 
 // Neighbour discovery, RFC 4861 §4.3, §4.4: a message of 24 bytes, and one option of 8 at most, with a hardware address
@@ -84,13 +88,13 @@ var (
 
 // neighbours6 is arp for IPv6. It returns the rules that lead there.
 func (b *builder) neighbours6() []nft.Rule {
-	refuse := nft.Rule{b.to(neighbourCount)}
+	refuse := b.drop(neighbourCount)
 	onLink := append(b.onLink(nft.IPv6), linkLocal)
 	ownSource, ownTarget := b.own(nft.IPv6, nft.IP6Source), b.own(nft.IPv6, nft.NDTarget)
 	bare, withOption := nft.Is(nft.Length, nft.Number(neighbourBytes)), nft.Is(nft.Length, nft.Number(neighbourBytes+optionBytes))
 	hardware := func(kind byte) nft.Part { return nft.Is(option, append(nft.Bytes{kind, 1}, b.Hardware[:]...)) }
 	often := func(name string, rate uint64, burst uint32) nft.Verdict {
-		b.chain(nft.IPv6, b.name(name), append(b.neighbourly(nft.IPv6), b.bounded(rate, burst), refuse)...)
+		b.chain(nft.IPv6, b.name(name), append(b.neighbourly(b.generation, nft.IPv6), b.bounded(rate, burst), refuse)...)
 		return b.to(name)
 	}
 	onThisLink := nft.Rule{nft.Jump(b.name("nd_to"))}
@@ -133,7 +137,7 @@ func (b *builder) link(r ref, f nft.Kind) {
 		return rules
 	}
 	if f == nft.IPv4 {
-		b.chain(nft.ARP, r.link(f), append(in(nft.ARPTarget), nft.Rule{b.to(neighbourCount)})...)
+		b.chain(nft.ARP, r.link(f), append(in(nft.ARPTarget), b.drop(neighbourCount))...)
 		return
 	}
 	search, answer := nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-solicit")), nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-advert"))
@@ -141,6 +145,6 @@ func (b *builder) link(r ref, f nft.Kind) {
 		{search, b.own(nft.IPv6, nft.NDTarget), nft.Return},
 		// Who asks may do so with an address of the link, which nobody has told us.
 		{answer, nft.Is(nft.IP6Destination, nft.Network(linkLocal)), nft.Return},
-		{b.to(neighbourCount)},
+		b.drop(neighbourCount),
 	})...)
 }

@@ -33,12 +33,16 @@ const (
 	quarantineCount  = "quarantine"
 )
 
-// reasons are the counters of what is dropped, each with a chain of its own, but for quarantineCount.
-var reasons = []string{refusedCount, sourceCount, malformedCount, misdirectedCount, neighbourCount}
+var allCounters = []string{allowedCount, repliesCount, resetsCount,
+	refusedCount, sourceCount, malformedCount, misdirectedCount, neighbourCount, quarantineCount}
 
-func allCounters() []string {
-	return append([]string{allowedCount, repliesCount, resetsCount, quarantineCount}, reasons...)
-}
+// The kernel looks at every chain of all tables whenever anything changes (nf_tables_commit), so there are few.
+
+// Chains that drop and log, one for what the phase refuses and one for what no phase would let through.
+const (
+	refusedChain = "refused"
+	forgedChain  = "forged"
+)
 
 // generation numbers the chains and sets that were made of one Spec.
 type generation uint32
@@ -51,14 +55,17 @@ func (g generation) name(parts ...string) string {
 type ref struct {
 	generation generation
 	phase      policy.Phase
+	inbound    policy.Inbound
 	families   []nft.Kind
+	closed     bool // lets nothing through
 	// secluded is set if few neighbours are let in or out, so that the phase has chains for that.
 	secluded bool
 }
 
 func (s *Spec) ref(g generation, p policy.Phase) ref {
 	phase := &s.Phases[p]
-	return ref{g, p, s.families(), phase.Inbound == policy.InboundNone && phase.RefusesByDefault()}
+	return ref{generation: g, phase: p, inbound: phase.Inbound, families: s.families(),
+		closed: phase.Rules.Mode() == policy.NoNetwork, secluded: phase.Inbound == policy.InboundNone && phase.RefusesByDefault()}
 }
 
 func version(f nft.Kind) string {
@@ -68,7 +75,7 @@ func version(f nft.Kind) string {
 	return "6"
 }
 
-func (r ref) judge(f nft.Kind) string { return r.generation.name(r.phase.String(), version(f)) }
+func (r ref) chain(f nft.Kind) string { return r.generation.name(r.phase.String(), version(f)) }
 func (r ref) link(f nft.Kind) string  { return r.generation.name(r.phase.String(), "link"+version(f)) }
 
 // Which phases are in force is said in these chains. Neighbours are sought and answered by ARP and neighbour discovery,
@@ -92,7 +99,7 @@ func Listing(s *Spec, phase policy.Phase, m Mark, logGroup uint16) (string, erro
 		return "", err
 	}
 	t := build(s, config{m, logGroup}, 1)
-	t.Counters = allCounters()
+	t.Counters = allCounters
 	t.Put(config{m, logGroup}.ingress(s, 1))
 	for _, c := range (config{m, logGroup}).inForce(s, s.ref(1, phase)) {
 		t.Put(c)
@@ -104,28 +111,25 @@ func Listing(s *Spec, phase policy.Phase, m Mark, logGroup uint16) (string, erro
 type builder struct {
 	*Spec
 	config
-	generation generation
-	plan       *direct.Plan
-	sets       []nft.Set // besides the plan's
-	chains     []nft.Chain
-	floors     map[policy.Inbound]*direct.Floor
+	generation
+	plan   *direct.Plan
+	sets   []nft.Set // besides the plan's
+	chains []nft.Chain
+	floors map[policy.Inbound]*direct.Floor
 }
 
 // build makes the sets and chains of all phases, with those for what is in force still empty. Nothing leads to them yet.
 func build(s *Spec, c config, g generation) *nft.Table {
 	b := &builder{Spec: s, config: c, generation: g, floors: make(map[policy.Inbound]*direct.Floor)}
 	b.plan = direct.NewPlan(&s.Spec, s.families(), g.name)
-	for _, why := range reasons {
-		b.chain(nft.AnyKind, b.name(why), b.dropped(why)...)
+	for _, name := range []string{refusedChain, forgedChain} {
+		b.chain(nft.AnyKind, b.name(name), b.dropped(name)...)
 	}
 	for _, f := range s.families() {
 		b.chain(f, g.judge(f))
 		if b.secluded() {
 			b.chain(map[nft.Kind]nft.Kind{nft.IPv4: nft.ARP, nft.IPv6: nft.IPv6}[f], g.link(f))
 		}
-	}
-	b.arp()
-	for _, f := range s.families() {
 		b.packets(f)
 	}
 	for i := range s.Phases {
@@ -137,14 +141,22 @@ func build(s *Spec, c config, g generation) *nft.Table {
 	return &nft.Table{ID: tableOf(s.Interface), Sets: append(b.plan.Sets, b.sets...), Chains: b.chains}
 }
 
-func (b *builder) name(parts ...string) string { return b.generation.name(parts...) }
-
 func (b *builder) chain(kind nft.Kind, name string, rules ...nft.Rule) {
 	b.chains = append(b.chains, nft.Chain{Name: name, Kind: kind, Rules: rules})
 }
 
 // to is how a packet gets to a chain of this generation for good.
-func (b *builder) to(parts ...string) nft.Verdict { return nft.Goto(b.name(parts...)) }
+func (g generation) to(parts ...string) nft.Verdict { return nft.Goto(g.name(parts...)) }
+
+// drop makes a rule that counts a packet and drops it, if tests hold: what the phase refuses, or else what no phase
+// would let through.
+func (g generation) drop(counter string, tests ...nft.Part) nft.Rule {
+	chain := forgedChain
+	if counter == refusedCount {
+		chain = refusedChain
+	}
+	return slices.Concat(tests, []nft.Part{nft.Count{Counter: counter}, g.to(chain)})
+}
 
 // Limits of what is logged, by reason and port, and how much of a packet: the headers and what a reader could recognise.
 const (
@@ -152,11 +164,10 @@ const (
 	logBytes          = 160
 )
 
-// dropped counts, logs and drops.
+// dropped logs and drops.
 func (c config) dropped(why string) []nft.Rule {
 	return []nft.Rule{
-		{nft.Count{Counter: why},
-			nft.Limit{Rate: logRate, Burst: logBurst}, nft.Log{Prefix: "sluice guard " + why, Group: c.logGroup, Snaplen: logBytes}},
+		{nft.Limit{Rate: logRate, Burst: logBurst}, nft.Log{Prefix: "sluice guard " + why, Group: c.logGroup, Snaplen: logBytes}},
 		{nft.Drop},
 	}
 }
@@ -168,17 +179,19 @@ func (c config) setMark(bits uint32) nft.SetMark {
 // addMark leaves the other one of the two bits as it is.
 func addMark(bits uint32) nft.SetMark { return nft.SetMark{Set: bits} }
 
-// ingress leads frames to a generation.
+// ingress judges frames and ARP, and leads packets to the chains of a generation.
 func (c config) ingress(s *Spec, g generation) nft.Chain {
 	rules := []nft.Rule{
-		{nft.Not(nft.EtherSource, s.Hardware), nft.Goto(g.name(sourceCount))},
+		g.drop(sourceCount, nft.Not(nft.EtherSource, s.Hardware)),
 		{nft.SetMark{Clear: uint32(c.mark)}},
-		{nft.Is(nft.EtherType, nft.Word("arp")), nft.Goto(g.name("arp"))},
 	}
 	for _, f := range s.families() {
-		rules = append(rules, nft.Rule{nft.Is(nft.EtherType, nft.Word(f.String())), nft.Goto(g.name("ip" + version(f)))})
+		rules = append(rules, nft.Rule{nft.Is(nft.EtherType, nft.Word(f.String())), g.to("ip" + version(f))})
 	}
-	return nft.Chain{Name: ingressChain, Hook: ingressHook(s.Interface), Rules: append(rules, nft.Rule{nft.Goto(g.name(malformedCount))})}
+	return nft.Chain{Name: ingressChain, Hook: ingressHook(s.Interface), Rules: slices.Concat(rules, c.arp(s, g), []nft.Rule{
+		g.drop(neighbourCount, isARP),
+		g.drop(malformedCount),
+	})}
 }
 
 // inForce are the chains that say which phases are in force: all of them must let a packet through. s is the Spec of
@@ -191,12 +204,15 @@ func (c config) inForce(s *Spec, phases ...ref) (chains []nft.Chain) {
 			link.Kind = nft.ARP
 		}
 		for _, r := range phases {
-			if !slices.Contains(r.families, f) { // a newer Spec has no addresses of the family
-				judge.Rules = append(judge.Rules, nft.Rule{nft.Goto(g.name(malformedCount))})
-				continue
+			switch {
+			case !slices.Contains(r.families, f): // a newer Spec has no addresses of the family
+				judge.Rules = append(judge.Rules, g.drop(malformedCount))
+			case r.closed:
+				judge.Rules = append(judge.Rules, nft.Rule{r.generation.refusal(r.inbound, f)})
+			default:
+				judge.Rules = append(judge.Rules, nft.Rule{nft.Jump(r.chain(f))})
 			}
-			judge.Rules = append(judge.Rules, nft.Rule{nft.Jump(r.judge(f))})
-			if r.secluded {
+			if r.secluded && slices.Contains(r.families, f) {
 				link.Rules = append(link.Rules, nft.Rule{nft.Jump(r.link(f))})
 			}
 		}
@@ -228,25 +244,25 @@ func ingressHook(port string) *nft.Hook {
 
 // quarantined is what the chain "ingress" holds while everything is dropped.
 func (c config) quarantined(port string) nft.Chain {
-	return nft.Chain{Name: ingressChain, Hook: ingressHook(port), Rules: c.dropped(quarantineCount)}
+	return nft.Chain{Name: ingressChain, Hook: ingressHook(port), Rules: append([]nft.Rule{{nft.Count{Counter: quarantineCount}}}, c.dropped(quarantineCount)...)}
 }
 
 // packets makes the chain for packets of a family: what does not depend on a phase.
 func (b *builder) packets(f nft.Kind) {
-	malformed, judge := b.to(malformedCount), nft.Goto(b.generation.judge(f))
+	judge := nft.Goto(b.generation.judge(f))
 	var rules []nft.Rule
 	next, icmp, icmpType, header := nft.IPProtocol, nft.Word("icmp"), nft.ICMPType, nft.Number(20)
 	if f == nft.IPv4 {
 		rules = []nft.Rule{
-			{nft.Not(nft.IPHeaderLength, nft.Number(5)), malformed},
-			{nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, malformed},
+			b.drop(malformedCount, nft.Not(nft.IPHeaderLength, nft.Number(5))),
+			b.drop(malformedCount, nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}),
 		}
 	} else {
 		next, icmp, icmpType, header = nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, 40
 		rules = b.neighbours6()
 	}
-	rules = append(rules, nft.Rule{b.notOwn(f, f.Source()), b.to(sourceCount)}, b.misdirected(f))
-	rules = append(rules, b.plan.Closed(f, b.to(refusedCount))...)
+	rules = append(rules, b.drop(sourceCount, b.notOwn(f, f.Source())), b.misdirected(f))
+	rules = append(rules, b.plan.Closed(f, b.drop(refusedCount)...)...)
 	// The reset of a socket that a switch has destroyed must reach the other end, whatever the phase.
 	for _, words := range resetWords {
 		rules = append(rules, nft.Rule{
@@ -263,7 +279,7 @@ func (b *builder) packets(f nft.Kind) {
 		nft.Rule{nft.Is(next, nft.Word("tcp")), nft.Not(nft.TCPPort, nft.Number(0)), judge},
 		nft.Rule{nft.Is(next, nft.Word("udp")), nft.Not(nft.UDPPort, nft.Number(0)), judge},
 		append(forContainers, judge),
-		nft.Rule{malformed})...)
+		b.drop(malformedCount))...)
 }
 
 // resetWords are how many words of 4 bytes a reset has that Linux sends: the header, and timestamps if the connection
@@ -277,14 +293,7 @@ var notForContainers = map[nft.Kind][]nft.Range{
 	nft.IPv6: {{First: 130, Last: 255}},
 }
 
-// isOwn holds if an address is one of the container's on this link, and notOwn if it is none.
-func (b *builder) isOwn(f nft.Kind, field *nft.Field) nft.Part {
-	if own := of(b.Addresses, f, itself); len(own) == 1 {
-		return nft.Is(field, nft.Single(own[0]))
-	}
-	return b.own(f, field)
-}
-
+// notOwn holds if an address is none of the container's on this link.
 func (b *builder) notOwn(f nft.Kind, field *nft.Field) nft.Part {
 	if own := of(b.Addresses, f, itself); len(own) == 1 {
 		return nft.Not(field, nft.Single(own[0]))
@@ -294,7 +303,7 @@ func (b *builder) notOwn(f nft.Kind, field *nft.Field) nft.Part {
 	return in
 }
 
-// own is isOwn by a set.
+// own holds if it is one.
 func (b *builder) own(f nft.Kind, field *nft.Field) nft.In {
 	own := of(b.Addresses, f, itself)
 	slices.SortFunc(own, netip.Addr.Compare)
@@ -324,14 +333,14 @@ func (b *builder) onLink(f nft.Kind) []netip.Prefix { return of(b.OnLink, f, net
 // misdirected drops packets to elsewhere than this link that are not sent to a router: some other container would get
 // them, whatever its address.
 func (b *builder) misdirected(f nft.Kind) nft.Rule {
-	var elsewhere nft.Rule
+	var elsewhere []nft.Part
 	for _, p := range append(b.onLink(f), groups[f]...) {
 		elsewhere = append(elsewhere, nft.Not(f.Destination(), nft.Network(p)))
 	}
 	for _, h := range b.Routers {
 		elsewhere = append(elsewhere, nft.Not(nft.EtherDestination, h))
 	}
-	return append(elsewhere, b.to(misdirectedCount))
+	return b.drop(misdirectedCount, elsewhere...)
 }
 
 // groups are addresses that no router is needed for on any link.
@@ -342,33 +351,34 @@ var groups = map[nft.Kind][]netip.Prefix{
 
 var inboundNames = map[policy.Inbound]string{policy.InboundAll: "all", policy.InboundHost: "host", policy.InboundNone: "none"}
 
-func (b *builder) refusal(i policy.Inbound, f nft.Kind) nft.Verdict {
-	return b.to("refuse"+version(f), inboundNames[i])
+// refusal is what happens to a packet that a phase does not allow.
+func (g generation) refusal(i policy.Inbound, f nft.Kind) nft.Verdict {
+	return g.to("refuse"+version(f), inboundNames[i])
 }
 
 // phase makes the chains of a phase for a family.
 func (b *builder) phase(n policy.Phase, f nft.Kind) {
-	refuse := b.refusal(b.Phases[n].Inbound, f)
+	r := b.ref(b.generation, n)
+	if r.secluded {
+		b.link(r, f)
+	}
+	if r.closed {
+		return
+	}
+	refuse := b.generation.refusal(r.inbound, f)
 	rules, chains := b.plan.Judge(n, f, direct.Outcomes{
 		Refuse:     refuse,
 		Let:        func(tests ...nft.Part) nft.Rule { return append(slices.Clone(tests), nft.Return) },
 		Redirected: []nft.Part{addMark(b.mark.replies())},
-		Floor:      b.floors[b.Phases[n].Inbound],
+		Floor:      b.floors[r.inbound],
 	})
 	b.chains = append(b.chains, chains...)
-	if len(rules) > 1 {
-		// Replies and errors belong to what has come in.
-		unasked := nft.Rule{nft.Is(nft.Protocol, nft.Word("icmp")), nft.Not(nft.ICMPType, nft.Word("echo-request")), refuse}
-		if f == nft.IPv6 {
-			unasked = nft.Rule{nft.Is(nft.Protocol, nft.Word("ipv6-icmp")), nft.Not(nft.ICMP6Type, nft.Echo6), refuse}
-		}
-		rules = append([]nft.Rule{unasked}, rules...)
+	// Replies and errors belong to what has come in.
+	unasked := nft.Rule{nft.Is(nft.Protocol, nft.Word("icmp")), nft.Not(nft.ICMPType, nft.Word("echo-request")), refuse}
+	if f == nft.IPv6 {
+		unasked = nft.Rule{nft.Is(nft.Protocol, nft.Word("ipv6-icmp")), nft.Not(nft.ICMP6Type, nft.Echo6), refuse}
 	}
-	r := b.ref(b.generation, n)
-	b.chain(f, r.judge(f), rules...)
-	if r.secluded {
-		b.link(r, f)
-	}
+	b.chain(f, r.chain(f), append([]nft.Rule{unasked}, rules...)...)
 }
 
 // refusals makes the chains, once, that refuse for phases with a choice of who may dial the container.
@@ -377,15 +387,21 @@ func (b *builder) refusals(i policy.Inbound) {
 		return
 	}
 	for _, f := range b.families() {
-		b.chain(f, b.refusal(i, f).Chain(), b.refuse(i, f)...)
+		b.chain(f, b.generation.refusal(i, f).Chain(), b.refuse(i, f)...)
 	}
-	b.floors[i] = b.plan.NewFloor("floor_"+inboundNames[i], func(f nft.Kind) nft.Verdict { return b.refusal(i, f) })
+	var phases []policy.Phase
+	for n := range b.Phases {
+		if b.Phases[n].Inbound == i {
+			phases = append(phases, policy.Phase(n))
+		}
+	}
+	b.floors[i] = b.plan.NewFloor("floor_"+inboundNames[i], phases, func(f nft.Kind) nft.Verdict { return b.generation.refusal(i, f) })
 	b.chains = append(b.chains, b.floors[i].Chains...)
 }
 
 // refuse drops what a phase does not allow, but for what may be a reply to something that has come in.
 func (b *builder) refuse(i policy.Inbound, f nft.Kind) []nft.Rule {
-	refused := nft.Rule{b.to(refusedCount)}
+	refused := b.drop(refusedCount)
 	reply := []nft.Part{b.setMark(b.mark.replies()), nft.Count{Counter: repliesCount}, nft.Accept}
 	echo := nft.Is(nft.ICMPType, nft.Word("echo-request"))
 	if f == nft.IPv6 {
@@ -393,8 +409,8 @@ func (b *builder) refuse(i policy.Inbound, f nft.Kind) []nft.Rule {
 	}
 	// The first segment of a connection and a request for an echo are no replies.
 	first := []nft.Rule{
-		{echo, b.to(refusedCount)},
-		{nft.Masked{Field: nft.TCPFlags, Mask: 18, Words: []nft.Word{"syn", "ack"}, Value: nft.Word("syn")}, b.to(refusedCount)},
+		b.drop(refusedCount, echo),
+		b.drop(refusedCount, nft.Masked{Field: nft.TCPFlags, Mask: 18, Words: []nft.Word{"syn", "ack"}, Value: nft.Word("syn")}),
 	}
 	switch i {
 	case policy.InboundAll:

@@ -187,7 +187,7 @@ func (p *Port) stage(s *Spec) error {
 		t := build(s, p.host.config, next)
 		b := new(nft.Batch)
 		b.AddTable(p.id)
-		b.AddCounters(p.id, allCounters()...)
+		b.AddCounters(p.id, allCounters...)
 		b.AddChains(p.id, t.Chains...)
 		b.AddSets(p.id, t.Sets...)
 		b.AddRules(p.id, t.Chains...)
