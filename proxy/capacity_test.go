@@ -203,30 +203,3 @@ func TestMemory(t *testing.T) {
 	}
 	wantEcho(t, open, "still there")
 }
-
-// Case L-34: more clients than are allowed at one time.
-func TestMaxConnections(t *testing.T) {
-	port := listen(t, echo)
-	r := start(t, allow("127.0.0.1"), Config{Workers: 1, MaxConnections: 3})
-	var open []client
-	for range 3 {
-		c, _ := r.connect("127.0.0.1:"+port, "")
-		wantEcho(t, c, "\x00")
-		open = append(open, c)
-	}
-	for range 10 {
-		c, response := r.connect("127.0.0.1:"+port, "")
-		wantRefused(t, response, http.StatusServiceUnavailable, reasonCapacity)
-		c.Close()
-	}
-	for _, c := range open {
-		wantEcho(t, c, "still there")
-		c.Close()
-	}
-	r.wantConnections(0)
-	c, response := r.connect("127.0.0.1:"+port, "")
-	if response.StatusCode != http.StatusOK {
-		t.Fatal(response.Status)
-	}
-	wantEcho(t, c, "\x00")
-}
