@@ -104,6 +104,30 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// idlePause is between two looks at whether there is still a member.
+const idlePause = 200 * time.Millisecond
+
+// firstLimit is how long a controller without members waits for the first.
+const firstLimit = time.Minute
+
+// Idle returns when there are no members any more, or none has come in a minute. It returns false when ctx is done.
+func (c *Controller) Idle(ctx context.Context) bool {
+	began := time.Now()
+	for seen := false; ; {
+		switch n := len(c.all()); {
+		case n > 0:
+			seen = true
+		case seen || time.Since(began) > firstLimit:
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(idlePause):
+		}
+	}
+}
+
 // Close lets go of all namespaces and listeners of this process. What is in force stays in force.
 func (c *Controller) Close() error {
 	c.mu.Lock()

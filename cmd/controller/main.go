@@ -43,6 +43,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = failed(fmt.Errorf("write the output: %w", flushErr))
 	}
 	var failure *failure
+	if code, ok := errors.AsType[exitCode](err); ok {
+		return int(code)
+	}
 	switch {
 	case err == nil:
 		return exitDone
@@ -79,7 +82,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON, of which fields are added but never changed")
 	root.PersistentFlags().StringVar(&g.socket, "socket", api.DefaultSocket, "the controller's socket, `PATH`")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
-	root.AddCommand(newAttach(g), newDetach(g), newPhase(g), newSet(g), newList(g), newStatus(g), newExplain(g), newLogs(g),
+	root.AddCommand(newRun(g), newAttach(g), newDetach(g), newPhase(g), newSet(g), newList(g), newStatus(g), newExplain(g), newLogs(g),
 		newCheck(&g.json), newNotice(&g.json), newNetwork(g), newServe(g), newVersion(&g.json))
 	return root
 }

@@ -70,6 +70,21 @@ func addPhase(cmd *cobra.Command) *phaseFlag {
 	return phase
 }
 
+// allowlist is the text of a policy with these targets.
+func allowlist(targets []string) ([]byte, error) {
+	return json.Marshal(map[string]any{"network_mode": policy.Allowlist, "allowed_hosts": targets})
+}
+
+// unbuffered is stdout for what somebody may be waiting for.
+func unbuffered(cmd *cobra.Command) io.Writer { return flusher{cmd} }
+
+type flusher struct{ cmd *cobra.Command }
+
+func (f flusher) Write(p []byte) (int, error) {
+	n, err := f.cmd.OutOrStdout().Write(p)
+	return n, errors.Join(err, flush(f.cmd))
+}
+
 // printTable prints rows in columns of equal width.
 func printTable(cmd *cobra.Command, rows [][]string) error {
 	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)

@@ -25,6 +25,7 @@ type settings struct {
 	privateZones []string
 	floor        bool
 	clear        bool
+	untilIdle    bool
 	allowIPv6    string
 }
 
@@ -51,6 +52,7 @@ directory of the socket has its state. Root may use the socket, and the group "s
 	flags.BoolVar(&s.floor, "floor", true, "refuse loopback, link-local and metadata addresses unless a target names them")
 	flags.StringVar(&s.allowIPv6, "proxy-subnet6", "", "give the proxy IPv6, with addresses of `PREFIX`")
 	flags.BoolVar(&s.clear, "clear", false, "do not serve: take all policies away, remove the proxy, and end")
+	flags.BoolVar(&s.untilIdle, "until-idle", false, "end with the last container, and leave nothing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.socket = g.socket
 		if !filepath.IsAbs(s.socket) {

@@ -113,10 +113,14 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	}
 	containers.Attached = c.Attached
 	defer func() { err = errors.Join(err, c.Close()) }()
-	if s.clear {
+	takeBack := func(ctx context.Context) error {
 		return errors.Join(c.Clear(ctx), kernel.Clear(sidecar.BridgeName(options.Dir)), sidecar.Remove(ctx, options))
 	}
-
+	if s.clear {
+		return takeBack(ctx)
+	}
+	idle := errors.New("idle")
+	caller := ctx
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return proxy.Run(ctx) })
 	tasks.Go(func() error { return kernel.Run(ctx) })
@@ -125,8 +129,20 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	if metrics != nil {
 		tasks.Go(func() error { return serveMetrics(ctx, metrics, c.Metrics(), log) })
 	}
+	if s.untilIdle {
+		tasks.Go(func() error {
+			if c.Idle(ctx) {
+				return idle
+			}
+			return nil
+		})
+	}
 	log.Info("ready", "socket", s.socket, "engine", docker.DaemonHost())
-	return tasks.Wait()
+	if err := tasks.Wait(); !errors.Is(err, idle) {
+		return err
+	}
+	log.Info("the last container is gone")
+	return takeBack(context.WithoutCancel(caller))
 }
 
 // hostProblems says what is wrong with this machine, and returns as an error what stands in the way. The engine may

@@ -19,6 +19,7 @@ func CloseToSidecar(bridge string, servers []netip.Addr) error {
 	t := sidecarTable(bridge, servers)
 	b := new(nft.Batch)
 	b.AddTable(t.ID)
+	b.AddSets(t.ID, t.Sets...)
 	b.AddChains(t.ID, t.Chains...)
 	b.Replace(t.ID, t.Chains...)
 	if err := c.Send(b); err != nil {
@@ -42,9 +43,12 @@ func openToSidecar(bridge string) error {
 // sidecarPriority is before that of other rules for input, which are at 0.
 const sidecarPriority = -10
 
+// bridgeSet has the one bridge that the table is about.
+const bridgeSet = "bridge"
+
 func sidecarTable(bridge string, servers []netip.Addr) nft.Table {
 	rules := []nft.Rule{
-		{nft.Not(nft.InName, nft.Name(bridge)), nft.Accept},
+		{nft.In{Fields: []*nft.Field{nft.InName}, Set: bridgeSet, Not: true}, nft.Accept},
 		{nft.Is(nft.CTState, nft.AnyOf{"established", "related"}), nft.Accept},
 		{nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-solicit")), nft.Accept},
 		{nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-advert")), nft.Accept},
@@ -61,7 +65,8 @@ func sidecarTable(bridge string, servers []netip.Addr) nft.Table {
 		}
 	}
 	return nft.Table{
-		ID: nft.ID{Family: "inet", Name: "sluice_" + bridge},
+		ID:   nft.ID{Family: "inet", Name: "sluice_" + bridge},
+		Sets: []nft.Set{{Name: bridgeSet, Type: nft.InterfaceName, Elements: []nft.Element{{Name: bridge}}}},
 		Chains: []nft.Chain{{Name: "input", Rules: append(rules, nft.Rule{nft.Drop}),
 			Hook: &nft.Hook{Type: "filter", At: "input", Priority: sidecarPriority, Accept: true}}},
 	}
