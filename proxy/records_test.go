@@ -169,3 +169,114 @@ func TestRecordOfLateLookup(t *testing.T) {
 		t.Errorf("%d records of %d connections", n, clients)
 	}
 }
+
+// Each connection and each request leaves one record, which says what became of it, and is counted once.
+func TestRecords(t *testing.T) {
+	port, web := listen(t, echo), origin(t)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	_, nobody, _ := net.SplitHostPort(closed.Addr().String())
+	known := names{"ok.test": {"127.0.0.1"}, "evil.test": {"127.0.0.1"}}
+	ask := func(request, host, rest string) string {
+		return request + " HTTP/1.1\r\nHost: " + host + "\r\n" + rest + "\r\n"
+	}
+	// do sends text, closes the sending half, and reads to the end.
+	do := func(text string) func(*rig) {
+		return func(r *rig) {
+			c := r.dial()
+			_, _ = io.WriteString(c, text)
+			_ = c.CloseWrite()
+			_, _ = io.ReadAll(c)
+			c.Close()
+		}
+	}
+	hello := clientHello(t, "evil.test")
+	for name, c := range map[string]struct {
+		act  func(*rig)
+		want []string
+	}{
+		"nothing-asked":      {do(""), nil},
+		"half-a-head":        {do("CONNECT ok.te"), nil},
+		"tunnel":             {do("CONNECT ok.test:" + port + " HTTP/1.1\r\n\r\n\x00abc"), []string{"connect ok.test:" + port + " allow name-rule 4/4"}},
+		"unused-tunnel":      {do("CONNECT ok.test:" + port + " HTTP/1.1\r\n\r\n"), []string{"connect ok.test:" + port + " allow name-rule 0/0"}},
+		"refused":            {do("CONNECT evil.test:1 HTTP/1.1\r\n\r\n"), []string{"connect evil.test:1 refuse not-listed 0/0"}},
+		"malformed":          {do("CONNECT ok.test HTTP/1.1\r\n\r\n"), []string{"connect :0 refuse malformed 0/0"}},
+		"too-large":          {do("CONNECT " + strings.Repeat("a", 70<<10)), []string{"connect :0 refuse header-too-large 0/0"}},
+		"nobody-there":       {do("CONNECT ok.test:" + nobody + " HTTP/1.1\r\n\r\n"), []string{"connect ok.test:" + nobody + " error connection-refused 0/0"}},
+		"no-such-name":       {do("CONNECT none.ok.test:1 HTTP/1.1\r\n\r\n"), []string{"connect none.ok.test:1 error no-such-name 0/0"}},
+		"other-server-name":  {do("CONNECT ok.test:" + port + " HTTP/1.1\r\n\r\n" + hello), []string{"tls ok.test:" + port + " refuse other-name 0/0"}},
+		"http-refused":       {do(ask("GET http://evil.test/", "evil.test", "")), []string{"http evil.test:80 refuse not-listed 0/0"}},
+		"http-malformed":     {do(ask("GET /", "ok.test", "")), []string{"http :0 refuse malformed 0/0"}},
+		"http-nobody-there":  {do(ask("GET http://ok.test:"+nobody+"/", "ok.test", "")), []string{"http ok.test:" + nobody + " error connection-refused 0/0"}},
+		"http-no-such-name":  {do(ask("GET http://none.ok.test/", "x", "")), []string{"http none.ok.test:80 error no-such-name 0/0"}},
+		"websocket-refused":  {do(ask("GET http://evil.test/", "x", "Upgrade: websocket\r\nConnection: upgrade\r\n")), []string{"websocket evil.test:80 refuse not-listed 0/0"}},
+		"upgrade-refused":    {do(ask("GET http://ok.test/", "x", "Upgrade: x\r\nConnection: upgrade\r\n")), []string{"http ok.test:80 refuse upgrade 0/0"}},
+		"two-requests-apart": {do(ask("GET http://evil.test/", "x", "") + ask("GET http://evil.test:81/", "x", "")), []string{"http evil.test:80 refuse not-listed 0/0", "http evil.test:81 refuse not-listed 0/0"}},
+		"request-then-tunnel": {do(ask("GET http://evil.test/", "x", "") + "CONNECT evil.test:1 HTTP/1.1\r\n\r\n"),
+			[]string{"http evil.test:80 refuse not-listed 0/0", "connect evil.test:1 refuse not-listed 0/0"}},
+		"requests-in-tunnel": {func(r *rig) {
+			c, _ := r.connect("ok.test:"+web, "")
+			_, _ = c.ask(t, ask("GET /", "ok.test:"+web, ""))
+			_, _ = c.ask(t, ask("GET /", "evil.test:"+web, ""))
+			c.Close()
+		}, []string{"connect ok.test:" + web + " allow name-rule 0/0", "http ok.test:" + web + " allow name-rule", "http evil.test:" + web + " refuse other-name 0/0"}},
+		"http": {func(r *rig) {
+			c := r.open()
+			_, _ = c.ask(t, ask("GET http://ok.test:"+web+"/", "x", ""))
+			c.Close()
+		}, []string{"http ok.test:" + web + " allow name-rule"}},
+		"cut": {func(r *rig) {
+			c, _ := r.connect("ok.test:"+port, "")
+			wantEcho(t, c, "\x00")
+			r.apply(`"no-network"`)
+			wantReset(t, c)
+		}, []string{"connect ok.test:" + port + " cut no-network 1/1"}},
+		"websocket-cut": {func(r *rig) {
+			c := r.open()
+			if status, _ := c.ask(t, ask("GET http://ok.test:"+web+"/", "x", "Upgrade: websocket\r\nConnection: upgrade\r\n")); status != 101 {
+				t.Fatal(status)
+			}
+			r.apply(`"no-network"`)
+			wantReset(t, c)
+		}, []string{"websocket ok.test:" + web + " cut no-network"}},
+		"gone-while-looked-up": {func(r *rig) {
+			c := r.dial()
+			_, _ = io.WriteString(c, "CONNECT slow.ok.test:1 HTTP/1.1\r\n\r\n")
+			r.waitFor(looking)
+			_ = c.SetLinger(0)
+			c.Close()
+		}, []string{"connect slow.ok.test:1 error client-gone 0/0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := answers(t, nil)
+			config.Workers = 1
+			config.Hosts = func(name string) []netip.Addr {
+				if name == "slow.ok.test" {
+					time.Sleep(100 * time.Millisecond)
+				}
+				return known.hosts(name)
+			}
+			r, records := startAudited(t, allow("ok.test", "*.ok.test"), config)
+			c.act(r)
+			all := records()
+			var want []string
+			for _, text := range c.want {
+				for _, one := range all { // the bytes of requests are not foreseen
+					if strings.Count(text, " ") == 3 && strings.HasPrefix(one.String(), text+" ") {
+						text = one.String()
+					}
+				}
+				want = append(want, text)
+			}
+			r.wantRecords(all, want...)
+			for _, one := range all {
+				if told := one.Verdict == string(refused) || one.Verdict == string(failed); told != (one.Decision != "") && one.Reason != string(reasonClientGone) {
+					t.Errorf("%v: decision %q", one, one.Decision)
+				}
+			}
+		})
+	}
+}
