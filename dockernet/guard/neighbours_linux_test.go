@@ -144,7 +144,8 @@ func TestNeighbours(t *testing.T) {
 			if got := l.where(t, "a", tt.key, tt.frame); got != tt.want {
 				t.Errorf("reaches %q, want %q", got, tt.want)
 			}
-			if after := refused(); (after == before) != (tt.want != "") {
+			// What the namespace's own kernel sends by itself may be refused and counted meanwhile.
+			if after := refused(); tt.want == "" && after == before {
 				t.Errorf("refusals were %v and are %v", before, after)
 			}
 		})
