@@ -101,6 +101,8 @@ func (x *exchange) outgoing(r *http.Request, h *head, d destination) *http.Reque
 	if h.length != 0 {
 		x.upload = &upload{body: r.Body}
 		out.Body, out.ContentLength = x.upload, h.length
+		// A server that expects no body takes it for the next request, which nobody has judged (RFC 9110 section 9.3.1).
+		out.Close = !expectsBody(h.method)
 	}
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if len(r.Header["Expect"]) == 0 {
@@ -116,6 +118,11 @@ func (x *exchange) outgoing(r *http.Request, h *head, d destination) *http.Reque
 		out.Close = true
 	}
 	return out.WithContext(ctx)
+}
+
+// expectsBody reports whether servers read the body of such a request. Those with methods unknown here may not.
+func expectsBody(method string) bool {
+	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, method)
 }
 
 // RoundTrip implements [goproxy.RoundTripper]. Its answer is the upstream's, fit for the client, or a refusal.

@@ -55,6 +55,24 @@ func TestMalformedChunks(t *testing.T) {
 	}
 }
 
+// The body of a request that may not be expected to have one ends the server's connection behind it: it is not to be
+// taken for another request there.
+func TestUnexpectedBody(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t, "ok.test:80", listenEcho(t)).start()
+	const smuggled = "GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n"
+	for method, closes := range map[string]bool{"GET": true, "DELETE": true, "OPTIONS": true, "FETCH": true,
+		"POST": false, "PUT": false, "PATCH": false} {
+		t.Run(method, func(t *testing.T) {
+			c := p.client()
+			c.send(fmt.Sprintf("%s http://ok.test/ HTTP/1.1\r\nHost: ok.test\r\nContent-Length: %d\r\n\r\n%s", method, len(smuggled), smuggled))
+			if a := c.answer(method); strings.Contains(strings.ToLower(a.body), "connection: close") != closes {
+				t.Errorf("the server got %q", a.body)
+			}
+		})
+	}
+}
+
 // What chunks may look like, the server sees as one body; trailers of requests end here.
 func TestChunksArePassedOn(t *testing.T) {
 	t.Parallel()
