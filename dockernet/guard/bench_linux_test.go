@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -9,22 +11,39 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/direct"
 	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
-// benchLab is a host with so many veths that have rules for small policies already, and a container that has none. If
-// they are many, it reports how much memory of the kernel each takes.
-func benchLab(b *testing.B, others int, withIPv6 bool) *lab {
-	l := newLab(b, "abs")
+// The kernel looks at all tables for every change, so that many of them cost something.
+var ports = flag.Int("ports", 200, "how many veths have rules in the larger benchmarks; 2000 takes minutes")
+
+// benchLab is a host with so many veths that have rules for small policies already, and a container that has none. It
+// returns how much memory of the kernel each of them takes, which is only exact if they are many.
+func benchLab(b *testing.B, others int, withIPv6 bool) (l *lab, bytes int) {
+	l = newLab(b, "abs")
 	h := l.host.Handle(b)
 	phase := phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24", "192.0.2.1:443", "198.51.100.7:5432")
 	var specs []*Spec
 	for i := range others {
-		name := fmt.Sprintf("d%d", i)
+		name, bridge := fmt.Sprintf("d%d", i), netlink.NewLinkAttrs()
+		if bridge.Name = fmt.Sprintf("br%d", i/500); i%500 == 0 { // a bridge has 1023 ports at most
+			if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: bridge}); err != nil {
+				b.Fatal(err)
+			}
+			if err := l.guard.AddBridge(bridge.Name, false); err != nil {
+				b.Fatal(err)
+			}
+		}
+		master, err := h.LinkByName(bridge.Name)
+		if err != nil {
+			b.Fatal(err)
+		}
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name = name
+		attrs.Name, attrs.MasterIndex = name, master.Attrs().Index
 		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: fmt.Sprintf("e%d", i)}); err != nil {
 			b.Fatal(err)
 		}
@@ -45,10 +64,7 @@ func benchLab(b *testing.B, others int, withIPv6 bool) *lab {
 			b.Fatal(err)
 		}
 	}
-	if others >= 1000 {
-		b.ReportMetric(float64(slabBytes(b)-before)/1024/float64(others), "KiB-slab/port")
-	}
-	return l
+	return l, (slabBytes(b) - before) / others
 }
 
 // slabBytes is what the kernel's allocators have given away, to all.
@@ -101,9 +117,9 @@ func BenchmarkInstall(b *testing.B) {
 	for _, size := range []struct {
 		others, targets int
 		withIPv6        bool
-	}{{10, 10, false}, {10, 10, true}, {10, 100, true}, {2000, 10, false}, {2000, 100, true}} {
+	}{{10, 10, false}, {10, 10, true}, {10, 100, true}, {*ports, 10, false}, {*ports, 100, true}} {
 		b.Run(fmt.Sprintf("others_%d/targets_%d/ipv6_%v", size.others, size.targets, size.withIPv6), func(b *testing.B) {
-			l := benchLab(b, size.others, size.withIPv6)
+			l, memory := benchLab(b, size.others, size.withIPv6)
 			phase := phaseOf(b, "allowlist", targets(size.targets)...)
 			s := l.spec(b, "a", phaseOf(b, "public"), phase, phaseOf(b, "no-network"))
 			if !size.withIPv6 {
@@ -121,15 +137,18 @@ func BenchmarkInstall(b *testing.B) {
 				}
 			}
 			report(b, times)
+			if size.others >= 100 {
+				b.ReportMetric(float64(memory)/1024, "KiB-slab/other")
+			}
 		})
 	}
 }
 
 // BenchmarkSwitch is the guard's part of a switch, both steps of it.
 func BenchmarkSwitch(b *testing.B) {
-	for _, size := range []struct{ others, targets int }{{10, 10}, {10, 1000}, {10, 10000}, {2000, 10}} {
+	for _, size := range []struct{ others, targets int }{{10, 10}, {10, 1000}, {10, 10000}, {*ports, 10}} {
 		b.Run(fmt.Sprintf("others_%d/targets_%d", size.others, size.targets), func(b *testing.B) {
-			l := benchLab(b, size.others, false)
+			l, _ := benchLab(b, size.others, false)
 			phase := phaseOf(b, "allowlist", targets(size.targets)...)
 			s := l.spec(b, "a", phase, phaseOf(b, "public"), phase)
 			p := l.port("a")
@@ -150,6 +169,35 @@ func BenchmarkSwitch(b *testing.B) {
 				next = policy.Run - next
 			}
 			report(b, times)
+		})
+	}
+}
+
+// BenchmarkPacket is what a packet costs from the container's socket to the outside, through the bridge and the host's
+// routing, with the guard and without.
+func BenchmarkPacket(b *testing.B) {
+	for name, phase := range map[string]func(b *testing.B) direct.Phase{
+		"no_guard":       nil,
+		"public":         func(b *testing.B) direct.Phase { return phaseOf(b, "public") },
+		"allowlist_10":   func(b *testing.B) direct.Phase { return phaseOf(b, "allowlist", append(targets(10), "192.0.2.1")...) },
+		"allowlist_1000": func(b *testing.B) direct.Phase { return phaseOf(b, "allowlist", append(targets(1000), "192.0.2.1")...) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			l := newLab(b, "abs")
+			if phase != nil {
+				l.install(b, "a", phase(b))
+			}
+			a := l.containers["a"]
+			to := letters4["x"]
+			frame := l.fromA(to, ip{from: a.ip4, to: to}.datagram(1000, 443, strings.Repeat("x", 1000)))
+			onOneCPU(b, func() error {
+				for b.Loop() {
+					if err := send(a.fd, frame); err != nil && !errors.Is(err, unix.ENOBUFS) {
+						return err
+					}
+				}
+				return nil
+			})
 		})
 	}
 }

@@ -34,13 +34,28 @@ func (h *Host) AddBridge(name string, managed bool) error {
 	return nil
 }
 
-// RemoveBridge does not look after a bridge any more. What it passes on still calls the rules of IP: others may have
-// come to rely on that.
+// RemoveBridge does not look after a bridge any more, on which no port may have rules. What it passes on still calls the
+// rules of IP: others may have come to rely on that.
 func (h *Host) RemoveBridge(name string) error {
-	if err := h.setMember(h.bridges, bridgeSets, name, false, false); err != nil {
+	if err := h.removeBridge(name); err != nil {
 		return fmt.Errorf("leave bridge %s alone: %w", name, err)
 	}
 	return nil
+}
+
+func (h *Host) removeBridge(name string) error {
+	h.members.Lock()
+	defer h.members.Unlock()
+	for port := range h.guarded {
+		bridge, err := h.bridgeOf(port)
+		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+			return err
+		}
+		if bridge == name {
+			return fmt.Errorf("port %s has rules: remove them first", port)
+		}
+	}
+	return h.setMemberLocked(h.bridges, bridgeSets, name, false, false)
 }
 
 // callHooks makes a bridge call the hooks of IP for what it passes on, whatever the global sysctls say.

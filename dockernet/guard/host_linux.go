@@ -38,6 +38,8 @@ type Host struct {
 // members are the names in the host's sets, and whether they are of managed networks.
 type members map[string]bool
 
+var errBridge = errors.New("look after its bridge first")
+
 // Open puts the rules for the whole host in force, and finds what an earlier process has left: its bridges are looked
 // after, and the rules of its ports stay in force until [Port.Install] or [Port.Remove]. These must have the same mark.
 func Open(c Config) (*Host, error) {
@@ -139,8 +141,18 @@ func (h *Host) Close() error {
 	return err
 }
 
-// Clear removes all rules, those of ports too. Nothing is refused any more.
+// Clear removes all rules, those of ports too. Nothing is refused any more. Ports have to be asked for again.
 func (h *Host) Clear() error {
+	h.mu.Lock()
+	ports := slices.Collect(maps.Values(h.ports))
+	clear(h.ports)
+	clear(h.found)
+	h.mu.Unlock()
+	for _, p := range ports {
+		p.mu.Lock()
+		p.portState, p.removed = portState{}, true
+		p.mu.Unlock()
+	}
 	h.members.Lock()
 	defer h.members.Unlock()
 	err := h.with(func(c *nft.Conn) error {
@@ -164,9 +176,6 @@ func (h *Host) Clear() error {
 	}
 	clear(h.bridges)
 	clear(h.guarded)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	clear(h.found)
 	return nil
 }
 
@@ -257,6 +266,13 @@ func (m members) change(b *nft.Batch, sets []setIn, name string, want, managed b
 func (h *Host) setMember(m members, sets []setIn, name string, want, managed bool) error {
 	h.members.Lock()
 	defer h.members.Unlock()
+	return h.setMemberLocked(m, sets, name, want, managed)
+}
+
+func (h *Host) setMemberLocked(m members, sets []setIn, name string, want, managed bool) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return fmt.Errorf("%q is no name of an interface", name)
+	}
 	b := new(nft.Batch)
 	m.change(b, sets, name, want, managed)
 	if err := h.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
@@ -268,6 +284,33 @@ func (h *Host) setMember(m members, sets []setIn, name string, want, managed boo
 		delete(m, name)
 	}
 	return nil
+}
+
+// addPort puts a port into its sets. It must be one of a bridge that is looked after, or else nobody reads its marks.
+func (h *Host) addPort(name string, managed bool) error {
+	bridge, err := h.bridgeOf(name)
+	if err != nil {
+		return err
+	}
+	h.members.Lock()
+	defer h.members.Unlock()
+	if _, ok := h.bridges[bridge]; !ok {
+		return fmt.Errorf("%w: it is a port of %q", errBridge, bridge)
+	}
+	return h.setMemberLocked(h.guarded, portSets, name, true, managed)
+}
+
+// bridgeOf returns the name of the bridge that an interface is a port of, or "".
+func (h *Host) bridgeOf(port string) (string, error) {
+	link, err := h.links.LinkByName(port)
+	if err != nil || link.Attrs().MasterIndex == 0 {
+		return "", err
+	}
+	bridge, err := h.links.LinkByIndex(link.Attrs().MasterIndex)
+	if err != nil {
+		return "", err
+	}
+	return bridge.Attrs().Name, nil
 }
 
 // setIn is a set of names in one of the host's tables.

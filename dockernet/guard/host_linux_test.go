@@ -207,8 +207,20 @@ table inet after {
 // other bridges without a mark is no business of the guard.
 func TestOtherBridgesAreLeftAlone(t *testing.T) {
 	l := newLab(t, "abs")
-	if err := l.guard.RemoveBridge(labBridge); err != nil {
+	l.install(t, "b", phaseXY(t))
+	if err := l.guard.RemoveBridge(labBridge); err == nil {
+		t.Error("a bridge is left alone while a port has rules")
+	}
+	if err := errors.Join(l.port("b").Remove(), l.guard.RemoveBridge(labBridge)); err != nil {
 		t.Fatal(err)
+	}
+	if err := l.port("b").Install(l.spec(t, "b", phaseXY(t)), policy.Baseline); !errors.Is(err, errBridge) {
+		t.Errorf("rules on a bridge that nobody looks after: %v", err)
+	}
+	for _, name := range []string{"", "sixteen_letters_"} {
+		if err := l.guard.AddBridge(name, false); err == nil || errors.Is(err, ErrNoBridge) {
+			t.Errorf("bridge %q: %v", name, err)
+		}
 	}
 	l.nft(t, `table netdev other { chain ingress { type filter hook ingress device "veth-a" priority 0; policy accept; meta mark set 0x2000; }; }`, "-f", "-")
 	key := l.token()
@@ -417,8 +429,12 @@ func TestOpenFindsWhatWasThere(t *testing.T) {
 	if strings.Contains(after, "baseline_4_1") || !strings.Contains(after, "baseline_4_2") {
 		t.Errorf("rules of the process before are left:\n%s", after)
 	}
+	p := l.port("a")
 	if err := l.guard.Clear(); err != nil {
 		t.Fatal(err)
+	}
+	if err := p.Quarantine(); !errors.Is(err, errRemoved) {
+		t.Errorf("after Clear: %v", err)
 	}
 	if after := l.nft(t, "", "list", "ruleset"); after != "" {
 		t.Errorf("rules are left:\n%s", after)

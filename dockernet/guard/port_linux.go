@@ -169,7 +169,7 @@ func (p *Port) stage(s *Spec) error {
 		return err
 	}
 	// Before there are rules nothing depends on these names, and without them the rules do not hold.
-	if err := p.host.setMember(p.host.guarded, portSets, p.name, true, s.Managed); err != nil {
+	if err := p.host.addPort(p.name, s.Managed); err != nil {
 		return err
 	}
 	return p.host.with(func(c *nft.Conn) error {
