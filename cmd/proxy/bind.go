@@ -1,15 +1,19 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"syscall"
 )
 
-// bind listens on what a flag says, or tells what is wrong with that.
+// bind listens on what a flag says, or tells what is wrong with that. It takes plain TCP, and not Multipath TCP as Go's
+// listeners do where they can: on older kernels such sockets refuse options that the proxy sets (TCP_KEEPIDLE, go.dev/issue/56539).
 func bind(flag, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, bindError(flag, address, err)
 	}
