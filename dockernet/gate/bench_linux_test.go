@@ -112,14 +112,25 @@ func BenchmarkSend(b *testing.B) {
 						return err
 					}
 					payload := make([]byte, 64)
+					before := threadTime()
 					for b.Loop() {
 						if _, err := unix.Write(fd, payload); err != nil {
 							return err
 						}
 					}
+					b.ReportMetric(float64(threadTime()-before)/float64(b.N), "cpu-ns/op")
 					return nil
 				})
 			})
 		}
 	}
+}
+
+// threadTime is the processor time of the calling thread, in nanoseconds.
+func threadTime() int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
+		panic(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
 }

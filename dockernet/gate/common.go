@@ -82,27 +82,35 @@ func (b *builder) neighbours() string {
 	return name
 }
 
-// floorChains makes "floor", which refuses the addresses of the floor, and "floor_hidden", which refuses IPv6 addresses
-// with an IPv4 one of the floor in them.
+// floorChains makes "floor4" and "floor6", which refuse the addresses of the floor, and "floor_hidden", which refuses
+// IPv6 addresses with an IPv4 one of the floor in them.
 func (b *builder) floorChains() {
 	uses := 1
 	if b.serves(ipv6) {
 		uses += len(forms)
 	}
 	floor4 := b.find(ipv4, "floor", b.floor(ipv4), uses)
-	rules := ask(floor4, nil, bothPorts, then(refuse))
-	if b.serves(ipv6) {
-		hidden := []rule{{shortLocalNAT64{}, refuse}}
-		for i := range forms {
-			hidden = append(hidden, ask(floor4, &forms[i], bothPorts, then(refuse))...)
-		}
-		name := b.name("floor", "hidden")
-		b.chain(name, hidden...)
-		rules = append(rules, ask(b.find(ipv6, "floor", b.floor(ipv6), 1), nil, bothPorts, then(refuse))...)
-		rules = append(rules, b.hiding(jump(name))...)
+	b.chain(b.name("floor4"), ask(floor4, nil, bothPorts, then(refuse))...)
+	if !b.serves(ipv6) {
+		return
 	}
-	b.chain(b.name("floor"), rules...)
+	name := b.name("floor", "hidden")
+	hidden := []rule{{shortLocalNAT64{}, refuse}}
+	for i := range forms {
+		hidden = append(hidden, ask(floor4, &forms[i], bothPorts, then(refuse))...)
+	}
+	b.chain(name, hidden...)
+	floor6 := b.floor(ipv6)
+	rules := ask(b.find(ipv6, "floor", floor6, 1), nil, bothPorts, then(refuse))
+	if len(floor6.within(spansOf([]netip.Prefix{global}))) == 0 {
+		rules = append([]rule{{is(ip6Destination, network(global)), to(b.name("floor", "global"))}}, rules...)
+		b.chain(b.name("floor", "global"), b.hiding(jump(name))...)
+	}
+	b.chain(b.name("floor6"), append(rules, b.hiding(jump(name))...)...)
 }
+
+// global is where most addresses are, and none of the floor (RFC 4291 §2.4).
+var global = netip.MustParsePrefix("2000::/3")
 
 // hiding leads IPv6 addresses that hide an IPv4 one elsewhere.
 func (b *builder) hiding(elsewhere verdict) []rule {

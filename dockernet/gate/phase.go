@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"slices"
 
 	"sluice/policy"
@@ -63,17 +64,18 @@ func dnsTo(elsewhere verdict) []rule {
 	return []rule{{is(tcpPort, number(dnsPort)), elsewhere}, {is(udpPort, number(dnsPort)), elsewhere}}
 }
 
-// judge makes the rules of the phase's chain: replies, port 53 for what can be judged, then the rules given, which are in
-// a chain of their own so that most packets come there at once.
-func (p *phaseBuilder) judge(dns verdict, rules []rule) []rule {
-	targets := p.name("targets")
-	p.chain(targets, rules...)
+// judge makes the rules of the phase's chain: replies, port 53 for what can be judged, then the rules given. These are
+// in a chain of their own for each family, so that most packets come there at once.
+func (p *phaseBuilder) judge(dns verdict, targets map[family][]rule) []rule {
 	filter := p.replies()
+	var rest []rule
 	for _, f := range p.families() {
-		filter = append(filter, p.shapely(f, "tcp", tcpPort, to(targets)), p.shapely(f, "udp", udpPort, to(targets)))
+		name := p.name(fmt.Sprintf("targets%d", f))
+		p.chain(name, targets[f]...)
+		filter = append(filter, p.shapely(f, "tcp", tcpPort, to(name)), p.shapely(f, "udp", udpPort, to(name)))
+		rest = append(rest, rule{is(nfproto, f.word()), to(name)})
 	}
-	filter = append(filter, rule{jump(shapeChain)})
-	return slices.Concat(filter, dnsTo(dns), []rule{{to(targets)}})
+	return slices.Concat(filter, []rule{{jump(shapeChain)}}, dnsTo(dns), rest, []rule{{p.refuse}})
 }
 
 // shapely holds for packets that shape has nothing against, on other ports than that of DNS.
@@ -129,79 +131,76 @@ func (f family) word() word {
 
 // allowlist lets the targets through; to the proxy goes what is left of TCP.
 func (p *phaseBuilder) allowlist() (filter, steer []rule) {
-	var named4, named6, exact, dns, local []rule
-	var wrapped, steer4, steer6, steerExact []rule
-	prefix := p.phase.String()
+	targets := make(map[family][]rule)
+	var dns, local, straight, wrapped []rule
 	for _, f := range p.families() {
 		within := spans(nil)
 		if p.Internal {
 			within = p.near(f)
 		}
 		t := p.allowed(p.of, f, within)
-		dns = append(dns, ask(p.find(f, prefix+"_dns", t.dns, 2), nil, bothPorts, leave)...)
+		dns = append(dns, ask(p.find(f, p.phase.String()+"_dns", t.dns, 2), nil, bothPorts, leave)...)
 		local = append(local, ask(p.locals[f], nil, onlyTCP, leave)...)
-		switch f {
-		case ipv4:
-			uses := 2
-			if p.serves(ipv6) {
-				uses += translators
+		if !p.straightTCP() {
+			targets[f] = []rule{p.localTCP(f)}
+		}
+		uses := 2
+		if p.serves(ipv6) {
+			uses = 3 // there is the chain "wrapped"
+			if f == ipv4 {
+				uses += translators - 1
 			}
-			finders := p.finders(f, prefix, t.ports, uses)
-			named4 = ask(finders, nil, bothPorts, p.let)
-			steer4 = ask(finders, nil, onlyTCP, leave)
+		}
+		finders := p.finders(f, p.phase.String(), t.ports, uses)
+		named := ask(finders, nil, bothPorts, p.let)
+		direct := ask(finders, nil, onlyTCP, leave)
+		if f == ipv4 {
+			targets[f] = append(targets[f], named...)
+			straight = append(straight, direct...)
 			for i := range forms {
 				if forms[i].translated && p.serves(ipv6) {
-					// TCP goes through the proxy, see below.
 					wrapped = append(wrapped, ask(finders, &forms[i], onlyUDP, p.let)...)
 				}
 			}
-		case ipv6:
-			finders := p.finders(f, prefix, t.ports, 3)
-			named6 = ask(finders, nil, bothPorts, p.let)
-			steer6 = ask(finders, nil, onlyTCP, leave)
-			finders = p.finders(f, prefix+"_exact", t.exact, 2)
-			exact = ask(finders, nil, bothPorts, p.let)
-			steerExact = ask(finders, nil, onlyTCP, leave)
+			continue
 		}
+		exact := p.finders(f, p.phase.String()+"_exact", t.exact, 2)
+		targets[f] = append(targets[f], ask(exact, nil, bothPorts, p.let)...)
+		straight = append(straight, ask(exact, nil, onlyTCP, leave)...)
+		if direct != nil {
+			// TCP to addresses that hide an IPv4 one is judged by the proxy, unless the very address is named.
+			straight = slices.Concat(straight, p.hiding(to(proxyChain)), direct)
+		}
+		if len(wrapped)+len(named) > 0 {
+			// Other addresses shall not pay for those that hide an IPv4 one.
+			name := p.name("wrapped")
+			p.chain(name, slices.Concat(wrapped, []rule{{jump(p.builder.name("floor", "hidden"))}}, named, []rule{{p.refuse}})...)
+			targets[f] = append(targets[f], p.hiding(to(name))...)
+		}
+		targets[f] = append(targets[f], named...)
+	}
+	for f := range targets {
+		targets[f] = append(targets[f], rule{p.refuse})
 	}
 	filterDNS, steerDNS := p.refuse, to(proxyChain)
 	if dns != nil {
 		// What is named with port 53 goes straight, and nothing else does on that port.
 		filterDNS, steerDNS = to(p.name("dns")), to(p.name("steer", "dns"))
-		p.chain(p.name("dns"), append(dns, rule{p.refuse})...)
-		p.chain(p.name("steer", "dns"), append(dns, rule{to(proxyChain)})...)
+		p.chain(p.name("dns"), slices.Concat(dns, []rule{{p.refuse}})...)
+		p.chain(p.name("steer", "dns"), slices.Concat(dns, []rule{{to(proxyChain)}})...)
 	}
-	steer = dnsTo(steerDNS)
-	steer = append(append(steer, rule{not(l4proto, word("tcp")), back}), local...)
 	if !p.straightTCP() {
-		filter = append(filter, p.localTCP())
-	} else {
-		steer = slices.Concat(steer, steer4, steerExact)
-		if steer6 != nil {
-			// TCP to IPv6 addresses that hide an IPv4 one is judged by the proxy, unless the very address is named.
-			steer = append(append(steer, p.hiding(to(proxyChain))...), steer6...)
-		}
+		straight = nil
 	}
-	filter = slices.Concat(filter, named4, exact)
-	if len(wrapped)+len(named6) > 0 {
-		// Other addresses shall not pay for those that hide an IPv4 one.
-		name := p.name("wrapped")
-		p.chain(name, slices.Concat(wrapped, []rule{{jump(p.builder.name("floor", "hidden"))}}, named6, []rule{{p.refuse}})...)
-		filter = append(filter, p.hiding(to(name))...)
-	}
-	filter = slices.Concat(filter, named6, []rule{{p.refuse}})
-	return p.judge(filterDNS, filter), append(steer, p.toProxy()...)
+	steer = slices.Concat(dnsTo(steerDNS), []rule{{not(l4proto, word("tcp")), back}}, local, straight, p.toProxy())
+	return p.judge(filterDNS, targets), steer
 }
 
 // localTCP lets TCP go straight only to local addresses that are targets.
-func (p *phaseBuilder) localTCP() rule {
-	name := p.name("local")
-	var rules []rule
-	for _, f := range p.families() {
-		t := p.allowed(p.of, f, p.local(f))
-		rules = append(rules, ask(p.finders(f, p.phase.String()+"_local", t.ports, 1), nil, onlyTCP, p.let)...)
-	}
-	p.chain(name, append(rules, rule{p.refuse})...)
+func (p *phaseBuilder) localTCP(f family) rule {
+	name := p.name(fmt.Sprintf("local%d", f))
+	finders := p.finders(f, p.phase.String()+"_local", p.allowed(p.of, f, p.local(f)).ports, 1)
+	p.chain(name, append(ask(finders, nil, onlyTCP, p.let), rule{p.refuse})...)
 	return rule{is(l4proto, word("tcp")), to(name)}
 }
 
@@ -218,55 +217,51 @@ func (p *phaseBuilder) toProxy() []rule {
 
 // denylist refuses the floor and the targets; a public policy is one without targets.
 func (p *phaseBuilder) denylist() (filter, steer []rule) {
-	filter = []rule{{jump(p.builder.name("floor"))}}
-	var local, denied, wrapped, steerLocal, steerDenied []rule
+	targets := make(map[family][]rule)
+	var local, straight, wrapped []rule
 	for _, f := range p.families() {
-		local = append(local, ask(p.locals[f], nil, bothPorts, p.let)...)
-		steerLocal = append(steerLocal, ask(p.locals[f], nil, onlyTCP, leave)...)
 		uses := 3
 		if f == ipv4 && p.serves(ipv6) {
 			uses += len(forms)
 		}
 		finders := p.finders(f, p.phase.String(), p.denied(p.of, f).ports, uses)
-		denied = append(denied, ask(finders, nil, bothPorts, p.no)...)
-		steerDenied = append(steerDenied, ask(finders, nil, onlyTCP, leave)...)
+		local = append(local, ask(p.locals[f], nil, onlyTCP, leave)...)
+		straight = append(straight, ask(finders, nil, onlyTCP, leave)...) // to be refused
+		targets[f] = append([]rule{{jump(p.builder.name(fmt.Sprintf("floor%d", f)))}}, ask(finders, nil, bothPorts, p.no)...)
 		for i := range forms {
 			if f == ipv4 && p.serves(ipv6) {
 				wrapped = append(wrapped, ask(finders, &forms[i], bothPorts, p.no)...)
 			}
 		}
-	}
-	filter = append(filter, denied...)
-	if wrapped != nil {
-		p.chain(p.name("wrapped"), wrapped...)
-		filter = append(filter, p.hiding(jump(p.name("wrapped")))...)
-	}
-	steer = dnsTo(to(proxyChain))
-	proxies := p.proxies(p.of)
-	if proxies {
-		steer = slices.Concat(steer, []rule{{not(l4proto, word("tcp")), back}}, steerLocal, steerDenied, p.toProxy())
-	}
-	var rest []rule // what is refused but for local addresses
-	names := p.of.Rules.Mode() == policy.Denylist && p.of.Rules.HasNameRules()
-	switch {
-	case p.Internal:
-		rest = []rule{{p.refuse}}
-	case names:
-		// QUIC hides the name, and TCP that was not redirected has not been asked for it.
-		rest = []rule{{is(udpPort, number(443)), p.refuse}, {is(l4proto, word("tcp")), p.refuse}}
-	case proxies:
-		// TCP that is not redirected was open before the phase came, or has no way through the proxy.
-		for _, f := range p.families() {
-			if !p.routes(f) {
-				rest = append(rest, rule{is(nfproto, f.word()), is(l4proto, word("tcp")), is(ctState, anyOf{"new"}), p.refuse})
-			}
+		if f == ipv6 && wrapped != nil {
+			p.chain(p.name("wrapped"), wrapped...)
+			targets[f] = append(targets[f], p.hiding(jump(p.name("wrapped")))...)
+		}
+		if rest := p.rest(f); rest != nil {
+			targets[f] = slices.Concat(targets[f], ask(p.locals[f], nil, bothPorts, p.let), rest)
+		}
+		if !p.Internal {
+			targets[f] = append(targets[f], p.let())
 		}
 	}
-	if rest != nil {
-		filter = slices.Concat(filter, local, rest)
+	steer = dnsTo(to(proxyChain))
+	if p.proxies(p.of) {
+		steer = slices.Concat(steer, []rule{{not(l4proto, word("tcp")), back}}, local, straight, p.toProxy())
 	}
-	if !p.Internal {
-		filter = append(filter, p.let())
+	return p.judge(p.refuse, targets), steer
+}
+
+// rest is what a public policy or a denylist refuses although no target does, but for local addresses.
+func (p *phaseBuilder) rest(f family) []rule {
+	switch {
+	case p.Internal:
+		return []rule{{p.refuse}}
+	case p.of.Rules.Mode() == policy.Denylist && p.of.Rules.HasNameRules():
+		// QUIC hides the name, and TCP that was not redirected has not been asked for it.
+		return []rule{{is(udpPort, number(443)), p.refuse}, {is(l4proto, word("tcp")), p.refuse}}
+	case p.proxies(p.of) && !p.routes(f):
+		// Other TCP that is not redirected was open before the phase came.
+		return []rule{{is(l4proto, word("tcp")), is(ctState, anyOf{"new"}), p.refuse}}
 	}
-	return p.judge(p.refuse, filter), steer
+	return nil
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -145,4 +146,39 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The filter leads nowhere that redirects, and steering nowhere that refuses: the kernel would take neither. However
+// many targets a phase has, its chains must not share their rules.
+func TestFilterAndSteeringStayApart(t *testing.T) {
+	var hosts []string
+	for n := range 9 {
+		hosts = append(hosts, fmt.Sprintf("192.0.2.%d:53", n+1), fmt.Sprintf("192.0.2.%d:443", n+100), fmt.Sprintf("[2001:db8::%d]:53", n+1))
+		for _, mode := range []string{"allowlist", "denylist"} {
+			s := example(true, threeOf(t, phaseOf(t, mode, append(hosts, "some.test")...)))
+			all := build(s, 1)
+			all.chains = append(all.chains, fixed(s)...)
+			r := s.ref(1, policy.Baseline)
+			for from, never := range map[string]string{r.chain(): proxyChain, r.steer(): rejectChain} {
+				if all.leads(from, never) {
+					t.Errorf("%s with %d targets: %s leads to %s", mode, len(hosts), from, never)
+				}
+			}
+		}
+	}
+}
+
+// leads reports whether there is a way from one chain to another. There are no circles.
+func (t *table) leads(from, to string) bool {
+	for _, c := range t.chains {
+		if c.name != from {
+			continue
+		}
+		for _, r := range c.rules {
+			if v, ok := r[len(r)-1].(verdict); ok && v.chain != "" && (v.chain == to || t.leads(v.chain, to)) {
+				return true
+			}
+		}
+	}
+	return false
 }
