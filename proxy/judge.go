@@ -93,11 +93,15 @@ func (r *rules) addresses(d matcher.Decision, e endpoint, chain []string, found 
 // reach returns the addresses of an answer that may be dialled, and the decision for the first of them.
 func (s *Session) reach(r *rules, d matcher.Decision, e endpoint, answer resolve.Answer) ([]netip.Addr, matcher.Decision) {
 	may, d := r.addresses(d, e, answer.Chain, answer.Addrs)
-	if s.server.listensOn(e.port) && slices.ContainsFunc(may, func(a netip.Addr) bool { return s.server.isOwn(a, e.port) }) {
+	if slices.ContainsFunc(may, func(a netip.Addr) bool { return s.isOwn(a, e.port) }) {
 		return nil, refusedOwn
 	}
 	return may, d
 }
+
+// isOwn reports whether an address and port is one of the proxy's own listeners. The health check's echo is none, though
+// a listener in another network namespace may have its port.
+func (s *Session) isOwn(a netip.Addr, port uint16) bool { return !s.hidden && s.server.isOwn(a, port) }
 
 // needsName reports whether a flow allowed by d stands or falls with the name that the client shows inside it.
 func (r *rules) needsName(d matcher.Decision) bool {
@@ -159,7 +163,7 @@ func (s *Session) flow(r *rules, f subject) matcher.Decision {
 	if d.Verdict == matcher.Refuse {
 		return d
 	}
-	if s.server.isOwn(f.address, f.target.port) {
+	if s.isOwn(f.address, f.target.port) {
 		return refusedOwn
 	}
 	if d = r.address(d, f.target, f.chain, f.address); d.Verdict != matcher.Allow {

@@ -185,7 +185,7 @@ func (c *conn) silent() {
 // or, if it showed none, by the names under which its container has looked the address up.
 func (s *Session) direct(r *rules, f subject) matcher.Decision {
 	port := f.target.port
-	if s.server.isOwn(f.address, port) {
+	if s.isOwn(f.address, port) {
 		return refusedOwn
 	}
 	d := r.target(endpoint{host: f.target.host, addr: f.address, port: port})
