@@ -132,7 +132,7 @@ func (f family) word() word {
 // allowlist lets the targets through; to the proxy goes what is left of TCP.
 func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 	targets := make(map[family][]rule)
-	var dns, local, straight, wrapped []rule
+	var dns, local, straight, wrapped, lifted []rule
 	for _, f := range p.families() {
 		within := spans(nil)
 		if p.Internal {
@@ -162,6 +162,7 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 					wrapped = append(wrapped, ask(finders, &forms[i], onlyUDP, p.let)...)
 				}
 			}
+			lifted = p.lifted(t)
 			continue
 		}
 		exact := p.finders(f, p.phase.String()+"_exact", t.exact, 2)
@@ -173,8 +174,11 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 		}
 		if len(wrapped)+len(named) > 0 {
 			// Other addresses shall not pay for those that hide an IPv4 one.
-			name := p.name("wrapped")
-			p.chain(name, slices.Concat(wrapped, []rule{{jump(p.builder.name("floor", "hidden"))}}, named, []rule{{p.refuse}})...)
+			name, judged := p.name("wrapped"), slices.Concat(named, []rule{{p.refuse}})
+			if lifted != nil {
+				p.chain(p.name("lifted"), judged...)
+			}
+			p.chain(name, slices.Concat(wrapped, lifted, []rule{{jump(p.builder.name("floor", "hidden"))}}, judged)...)
 			targets[f] = append(targets[f], p.hiding(to(name))...)
 		}
 		targets[f] = append(targets[f], named...)
@@ -194,6 +198,26 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 	}
 	steer = slices.Concat(dnsTo(steerDNS), []rule{{not(l4proto, word("tcp")), back}}, local, straight, p.toProxy())
 	return p.judge(filterDNS, targets), steer
+}
+
+// lifted leads IPv6 addresses past the floor whose IPv4 one is on it, but is a target itself. It does not allow them:
+// that takes a target of their own, for behind the ends of tunnels there are other hosts.
+func (p *phaseBuilder) lifted(t *targets) []rule {
+	if !p.serves(ipv6) {
+		return nil
+	}
+	named := make(map[uint16]spans)
+	for port, s := range t.ports {
+		if on := s.within(p.floor(ipv4)); len(on) > 0 {
+			named[port] = on
+		}
+	}
+	finders := p.finders(ipv4, p.phase.String()+"_lifted", named, len(forms))
+	var rules []rule
+	for i := range forms {
+		rules = append(rules, ask(finders, &forms[i], bothPorts, then(to(p.name("lifted"))))...)
+	}
+	return rules
 }
 
 // localTCP lets TCP go straight only to local addresses that are targets.

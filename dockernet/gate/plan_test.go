@@ -151,9 +151,14 @@ func TestCheck(t *testing.T) {
 // The filter leads nowhere that redirects, and steering nowhere that refuses: the kernel would take neither. However
 // many targets a phase has, its chains must not share their rules.
 func TestFilterAndSteeringStayApart(t *testing.T) {
-	var hosts []string
-	for n := range 9 {
-		hosts = append(hosts, fmt.Sprintf("192.0.2.%d:53", n+1), fmt.Sprintf("192.0.2.%d:443", n+100), fmt.Sprintf("[2001:db8::%d]:53", n+1))
+	for n := range 36 {
+		var hosts []string
+		for i := range n / 6 {
+			hosts = append(hosts, fmt.Sprintf("192.0.2.%d:53", i+1), fmt.Sprintf("192.0.2.%d:443", i+100))
+		}
+		for i := range n % 6 {
+			hosts = append(hosts, fmt.Sprintf("[2001:db8::%d]:53", i+1))
+		}
 		for _, mode := range []string{"allowlist", "denylist"} {
 			s := example(true, threeOf(t, phaseOf(t, mode, append(hosts, "some.test")...)))
 			all := build(s, 1)
@@ -161,7 +166,7 @@ func TestFilterAndSteeringStayApart(t *testing.T) {
 			r := s.ref(1, policy.Baseline)
 			for from, never := range map[string]string{r.chain(): proxyChain, r.steer(): rejectChain} {
 				if all.leads(from, never) {
-					t.Errorf("%s with %d targets: %s leads to %s", mode, len(hosts), from, never)
+					t.Errorf("%s with %v: %s leads to %s", mode, hosts, from, never)
 				}
 			}
 		}
