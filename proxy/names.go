@@ -70,6 +70,25 @@ func (s *Session) names() *dns.Server {
 	return s.makeFilter()
 }
 
+// freshTime is how long the DNS filter goes by the policy file as it was: short beside what a query takes on its way.
+const freshTime = time.Millisecond
+
+// freshen brings the rules up to date with the policy file, if there is one.
+func (s *Session) freshen() {
+	source := s.source.Load()
+	if source == nil {
+		return
+	}
+	now := time.Since(s.server.began)
+	if now-time.Duration(s.fresh.Load()) < freshTime {
+		return
+	}
+	if !(*source).Unchanged() {
+		(*source).Fresh()
+	}
+	s.fresh.Store(int64(now))
+}
+
 // learn remembers that the container was told that name has an address, if connections are judged by that.
 func (s *Session) learn(name []byte, a netip.Addr) {
 	if s.redirects.Load() {

@@ -81,6 +81,7 @@ type Server struct {
 
 	connections atomic.Int64
 	requests    atomic.Int64 // connections of the HTTP engine
+	began       time.Time
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session
@@ -120,7 +121,7 @@ func New(config Config) (*Server, error) {
 		config.Registry = prometheus.NewRegistry()
 	}
 	s := &Server{
-		config: config, log: config.Logger, registry: config.Registry, events: new(control.Hub),
+		config: config, began: time.Now(), log: config.Logger, registry: config.Registry, events: new(control.Hub),
 		sessions: make(map[string]*Session),
 		resolver: newLookups(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger},
 			config.UpstreamsChanged),

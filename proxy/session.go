@@ -27,6 +27,7 @@ type Session struct {
 	container atomic.Pointer[containerName]
 	auth      atomic.Pointer[basicAuth]
 	source    atomic.Pointer[Source]
+	fresh     atomic.Int64                 // when the DNS filter looked at source, since the server began
 	around    atomic.Pointer[Surroundings] // never nil
 	lookups   atomic.Pointer[lookups]      // the session's own; nil if it uses the server's
 	dns       atomic.Pointer[dns.Server]

@@ -126,7 +126,7 @@ func (s *Session) makeFilter() *dns.Server {
 			r := s.rules()
 			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
 		},
-		Upstreams: upstreams, Hosts: s.localName, Observe: s.observe, Learn: s.learn, Logger: s.server.log,
+		Fresh: s.freshen, Upstreams: upstreams, Hosts: s.localName, Observe: s.observe, Learn: s.learn, Logger: s.server.log,
 	})
 	s.filtering, s.stopFiltering = context.WithCancel(s.server.context)
 	s.dns.Store(filter)

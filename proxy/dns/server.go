@@ -34,6 +34,9 @@ type Options struct {
 	// Rules returns what is in force now. It is called for every query and again for every answer, from several
 	// goroutines, and must be cheap.
 	Rules func() Rules
+	// Fresh, if set, is called before queries are judged, for some of them together, from several goroutines. It brings
+	// Rules up to date, and may wait for that, and for [Server.Flush].
+	Fresh func()
 	// Upstreams are the name servers, tried in this order. Without one every allowed query gets SERVFAIL.
 	Upstreams []netip.AddrPort
 	// Hosts, if set, answers A and AAAA for local names (siblings, extra hosts) that the policy allows. It is given
@@ -109,6 +112,12 @@ func (s *Server) Flush() {
 	s.upstream.Cancel(func(q *upstream.Query) bool { return !s.stillAllowed(q.Owner.(*query)) })
 	if rules := s.opts.Rules(); rules.Ruleset == nil || rules.Ruleset.Mode() == policy.NoNetwork {
 		s.tcp.closeAll()
+	}
+}
+
+func (s *Server) fresh() {
+	if s.opts.Fresh != nil {
+		s.opts.Fresh()
 	}
 }
 

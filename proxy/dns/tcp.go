@@ -139,6 +139,7 @@ func (t *tcpConn) read() {
 
 // handle reports whether the message was a query.
 func (t *tcpConn) handle(w *worker, pkt []byte) bool {
+	t.s.fresh()
 	t.s.switching.RLock()
 	defer t.s.switching.RUnlock()
 	w.now = t.s.now()

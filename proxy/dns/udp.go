@@ -76,6 +76,7 @@ func (w *worker) readable(ctx context.Context, udp *udpConn, fd int) {
 func (w *worker) batch(udp *udpConn, fd int, r *udpbatch.Reader, n int) {
 	out := writers.Get().(*udpbatch.Writer)
 	defer writers.Put(out)
+	w.s.fresh()
 	w.s.switching.RLock()
 	defer w.s.switching.RUnlock()
 	w.now = w.s.now()
