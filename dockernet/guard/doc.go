@@ -9,12 +9,11 @@
 //
 // # How a frame goes
 //
-// From the veth it passes the chain "ingress" of its table:
+// From the veth it passes the chain "ingress" of its table, and from there others:
 //
-//	ingress         its own hardware address; then by ethertype, and no others than these:
-//	ip4, ip6        its own address, no fragments, options or extension headers, TCP, UDP or ICMP
+//	ingress         its own hardware address; IP, or else ARP that is true, on the link, short and not too often
+//	ip4, ip6        its own address, no fragments, options or extension headers; TCP, UDP or ICMP, neighbours as ARP
 //	judge4, judge6  a chain for each phase in force, which refuses or returns
-//	arp, ip6        neighbours: what is true, on the link, short and not too often
 //
 // A refused packet may still be the reply to something that came in, so it is marked as one and goes on. The host's
 // chain "prerouting" sees it after conntrack and before every NAT, also if it is only bridged, see [Host.AddBridge].

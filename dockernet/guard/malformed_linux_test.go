@@ -120,7 +120,7 @@ func TestFramesThatNoPhaseAllows(t *testing.T) {
 		{"ieee_802_3", func(key string) []byte { return toAll(uint16(3+len(key)), append([]byte{0x42, 0x42, 3}, key...)) }, malformedCount, ""},
 		{"ethertype_ip6_content_ip4", func(key string) []byte {
 			return ethernet(b.hardware, a.hardware, unix.ETH_P_IPV6, ip{from: a.ip4, to: b.ip4}.datagram(1000, 2000, key))
-		}, sourceCount, ""},
+		}, malformedCount, ""},
 		{"ethertype_ip4_content_ip6", func(key string) []byte {
 			return ethernet(b.hardware, a.hardware, unix.ETH_P_IP, ip{from: a.ip6, to: b.ip6}.datagram(1000, 2000, key))
 		}, malformedCount, ""},

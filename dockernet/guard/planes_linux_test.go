@@ -176,6 +176,12 @@ func TestOpenAndNamed(t *testing.T) {
 			if err := l.port("a").Switch(phase); err != nil {
 				t.Fatal(err)
 			}
+			// Behind a header that could lead it elsewhere nothing is let through.
+			key, h := l.token(), ip{from: l.containers["a"].ip6, to: b.ip6, proto: 43}
+			routed := h.packet(append([]byte{unix.IPPROTO_TCP, 0, 0, 0, 0, 0, 0, 0}, h.segment(30001, 8080, syn, 0, key)[40:]...))
+			if got := l.where(t, "a", []byte(key), l.fromA(b.ip6, routed)); got != "" {
+				t.Errorf("%v: a segment behind a routing header reaches %q", phase, got)
+			}
 			for _, row := range rows {
 				for _, to := range []netip.Addr{row.to.ip4, row.to.ip6} {
 					key := l.token()
