@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -74,14 +75,19 @@ func TestElements(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, err := nft.GetSetElements(&nftables.Set{Table: testTable, Name: "set"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			// A dump of a hash set that the kernel is still resizing may skip elements: look until it has them all.
+			// What was not set stays missing.
 			got := make(map[string]bool)
-			for _, e := range list {
-				if !e.IntervalEnd {
-					got[string(e.Key)] = true
+			for deadline := time.Now().Add(10 * time.Second); len(got) < n && time.Now().Before(deadline); {
+				list, err := nft.GetSetElements(&nftables.Set{Table: testTable, Name: "set"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				clear(got)
+				for _, e := range list {
+					if !e.IntervalEnd {
+						got[string(e.Key)] = true
+					}
 				}
 			}
 			for _, e := range elements(n, s.IPv6, 443) {
