@@ -23,6 +23,7 @@ const (
 	asking                 // the name that the client shows in it is being looked up
 	watching               // both sides speak; the client may have to send a second ClientHello
 	relaying               // bytes pass both ways
+	ending                 // both sides have said all; the kernel has not sent it all
 	refusing               // an answer is being written, then the connection ends
 	lingering              // the answer is written; the client has time to read it
 	closed
@@ -139,6 +140,8 @@ func (c *conn) step() {
 		c.watchOn()
 	case relaying:
 		c.relay()
+	case ending:
+		c.finish()
 	case refusing:
 		c.flushRefusal()
 	case lingering:

@@ -4,7 +4,10 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // resetter is an upstream that reads one byte and is reset when it is told to.
@@ -119,4 +122,43 @@ func TestClientGoneBeforeUpstreamReads(t *testing.T) {
 			r.wantFlows(0)
 		})
 	}
+}
+
+// What both sides have said before a switch does not go on behind its receipt: not even what only the kernel holds.
+func TestSwitchStopsWhatTheKernelHolds(t *testing.T) {
+	const bulk = 20 << 10
+	read := make(chan struct{})
+	got := make(chan int64, 1)
+	small := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10) })
+	}}
+	l, err := small.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	serveOn(t, l, func(c net.Conn) {
+		_ = c.(*net.TCPConn).CloseWrite()
+		<-read
+		n, _ := io.Copy(io.Discard, c)
+		got <- n
+	})
+	r := start(t, allow("127.0.0.1"), Config{Workers: 1})
+	c, _ := r.connect("127.0.0.1:"+port, "\x00")
+	if _, err := c.ReadByte(); err != io.EOF {
+		t.Fatal(err)
+	}
+	if _, err := c.TCPConn.Write(make([]byte, bulk)); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	r.waitFor(ending)
+	if receipt := r.apply(`"no-network"`); receipt.FlowsCut != 1 {
+		t.Errorf("receipt %+v; want one cut", receipt)
+	}
+	close(read)
+	if n := <-got; n > bulk/2 {
+		t.Errorf("%d of %d bytes arrived", n, bulk)
+	}
+	r.wantConnections(0)
 }

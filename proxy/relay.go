@@ -62,16 +62,33 @@ func (c *conn) relay() {
 		return
 	}
 	if c.client.passed && c.up.passed {
-		if c.account(allowed, c.decision.Reason, ""); c.cutShort {
-			c.linger() // unread bytes of the client would make closing a reset, and take the answer with it
-		} else {
-			c.close()
-		}
+		c.finish()
 		return
 	}
 	if again || more {
 		c.worker.Again(c.client.token)
 	}
+}
+
+// finish closes a tunnel whose both directions have ended, once the kernel has sent everything: what it still held would
+// go on after a switch that refuses it.
+func (c *conn) finish() {
+	if unsentBytes(c.up.fd) || unsentBytes(c.client.fd) {
+		c.state = ending
+		c.worker.endings.Start(&c.timer, c)
+		return
+	}
+	if c.account(allowed, c.decision.Reason, ""); c.cutShort {
+		c.linger() // unread bytes of the client would make closing a reset, and take the answer with it
+	} else {
+		c.close()
+	}
+}
+
+// unsentBytes reports whether the kernel holds bytes of a socket that it has not sent yet.
+func unsentBytes(fd int) bool {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD)
+	return err == nil && n > 0
 }
 
 // pump moves bytes from src to dst until nothing can be moved or the turn is over (again). It reports false if the

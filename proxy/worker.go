@@ -45,6 +45,7 @@ type worker struct {
 	silences *poll.Queue // a redirected client must say something
 	settles  *poll.Queue // a tunnel that lasts gets keep-alive probes
 	pauses   *poll.Queue // clients wait that could not be accepted
+	endings  *poll.Queue // the kernel is still sending what a tunnel ended with
 }
 
 func newWorker(s *Server, index int) (*worker, error) {
@@ -61,6 +62,7 @@ func newWorker(s *Server, index int) (*worker, error) {
 	w.lingers = w.NewQueue(lingerTime, func(o any) { o.(*conn).close() })
 	w.silences = w.NewQueue(silentTime, func(o any) { o.(*conn).silent() })
 	w.settles = w.NewQueue(settleTime, func(o any) { o.(*conn).settled() })
+	w.endings = w.NewQueue(endingTime, func(o any) { o.(*conn).finish() })
 	w.pauses = w.NewQueue(pauseTime, func(o any) { o.(*acceptor).Ready(0, 0) })
 	return w, nil
 }
@@ -72,6 +74,8 @@ const (
 	lingerTime = 2 * time.Second
 	// settleTime is the age at which a tunnel's upstream gets keep-alive probes; most tunnels never reach it.
 	settleTime = 30 * time.Second
+	// endingTime is how often it is looked whether the kernel has sent what a tunnel ended with. Nothing tells of that.
+	endingTime = 20 * time.Millisecond
 	// pauseTime is how long clients wait when there was neither a descriptor nor memory to accept them with. The queue
 	// tells of new clients only, so it must be looked at again.
 	pauseTime = 20 * time.Millisecond
