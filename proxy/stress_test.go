@@ -54,7 +54,12 @@ func TestStress(t *testing.T) {
 		serveOn(t, at, s.answer)
 	}
 	r, records := startAudited(t, `"public"`, Config{Hosts: known.hosts, HeaderTimeout: 300 * time.Millisecond})
-	s.rig = r
+	s.rig, s.proxy = r, r.address
+	for i := range len(stressHosts) / 2 {
+		r.redirect(fmt.Sprintf("127.0.0.%d:%s", 2+i, s.port))
+		s.redirects = append(s.redirects, r.address)
+	}
+	r.address = s.proxy
 	// Accepted sockets inherit it: a slow client soon makes the proxy keep what it cannot pass on.
 	if err := unix.SetsockoptInt(r.acceptor().fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<10); err != nil {
 		t.Fatal(err)
@@ -103,8 +108,10 @@ var stressHosts = []string{"a.test", "b.test", "c.test", "d.test", "e.test", "f.
 // stress is what the sides of the test share.
 type stress struct {
 	*testing.T
-	rig  *rig
-	port string
+	rig       *rig
+	port      string
+	proxy     string
+	redirects []string // where what was meant for each address arrives
 
 	clock atomic.Uint64 // stamps what is sent
 	id    atomic.Uint32
@@ -421,9 +428,15 @@ func (s *stress) request(c net.Conn, b *bufio.Reader) bool {
 
 // client is one connection to the proxy.
 func (s *stress) client(random *rand.Rand) {
-	conn, err := net.Dial("tcp", s.rig.address)
+	h, address, redirected := random.IntN(len(stressHosts)), s.proxy, random.IntN(4) == 0
+	if redirected {
+		address = s.redirects[h/2]
+	}
+	conn, err := net.Dial("tcp", address)
 	if err != nil {
-		s.Error(err)
+		if !redirected { // which may be refused before it has said anything
+			s.Error(err)
+		}
 		return
 	}
 	defer conn.Close()
@@ -436,8 +449,20 @@ func (s *stress) client(random *rand.Rand) {
 	case 1, 2:
 		_ = c.SetReadBuffer(2 << 10)
 	}
+	switch {
+	case redirected && random.IntN(2) == 0:
+		s.talkTLS(c, random, h)
+		return
+	case redirected:
+		for range 1 + random.IntN(3) {
+			if !s.ask(c, random, h^random.IntN(2), inOrigin) {
+				return
+			}
+		}
+		return
+	}
 	for range random.IntN(4) { // requests, and then perhaps a tunnel
-		if !s.ask(c, random, random.IntN(len(stressHosts)), -1) {
+		if !s.ask(c, random, random.IntN(len(stressHosts)), toProxy) {
 			return
 		}
 	}
@@ -446,11 +471,30 @@ func (s *stress) client(random *rand.Rand) {
 	}
 }
 
+// Where a request goes, if not into a tunnel.
+const (
+	toProxy  = -1
+	inOrigin = -2
+)
+
+// talkTLS says hello for a name and then talks.
+func (s *stress) talkTLS(c client, random *rand.Rand, h int) {
+	s.opened.Add(1)
+	f := s.begin(h)
+	first := clientHello(s.T, stressHosts[h]) + "\x00" + string(binary.BigEndian.AppendUint32(nil, f.id))
+	if pieces(c, first, random) == nil {
+		s.talk(c.TCPConn, c.Reader, f, "client, redirected")
+	}
+}
+
 // ask sends a request and reads the answer, and reports whether another one may follow. In a tunnel, within is whose.
 func (s *stress) ask(c client, random *rand.Rand, h, within int) bool {
-	hosts, url := []int{h}, "http://"+stressHosts[h]+":"+s.port
-	if within >= 0 {
-		hosts, url = []int{within, h}, ""
+	hosts, url := []int{h}, ""
+	switch {
+	case within == toProxy:
+		url = "http://" + stressHosts[h] + ":" + s.port
+	case within >= 0:
+		hosts = []int{within, h}
 	}
 	f := s.begin(hosts...)
 	s.opened.Add(1)
