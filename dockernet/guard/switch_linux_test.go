@@ -348,8 +348,15 @@ func TestOpenConnectionsStay(t *testing.T) {
 		if err := exchange(c, patience); err != nil {
 			t.Errorf("%v: a connection that both phases allow: %v", to, err)
 		}
+		before, err := l.guard.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, err := dial(a, "tcp", at, silence); !isTimeout(err) {
 			t.Errorf("%v: a new connection that has to go to the proxy: %v", to, err)
+		}
+		if after, err := l.guard.Counters(); err != nil || after.NotOpen.Packets == before.NotOpen.Packets {
+			t.Errorf("%v: it is not counted (%v): %+v", to, err, after)
 		}
 		if err := l.port("a").Switch(policy.Evaluation); err != nil {
 			t.Fatal(err)
