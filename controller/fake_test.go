@@ -98,7 +98,7 @@ func (w *world) start(name, id string) {
 		Hosts: map[string][]netip.Addr{"db": {netip.MustParseAddr("172.17.0.3")}},
 	}
 	w.containers[id] = c
-	n := &fakeNet{world: w, id: fmt.Sprint("4:", w.namespaces)}
+	n := &fakeNet{world: w, id: fmt.Sprint("4:", w.namespaces), refused: make(chan Refused)}
 	n.gate, n.guard = &fakeLayer{world: w, name: "gate"}, &fakeLayer{world: w, name: "guard"}
 	w.nets[sandbox] = n
 }
@@ -303,6 +303,7 @@ type fakeNet struct {
 	gate, guard *fakeLayer
 	open        int
 	direct      []string // open connections of the direct plane, each the name of a phase that allows it
+	refused     chan Refused
 }
 
 func (n *fakeNet) ID() string   { return n.id }
@@ -334,6 +335,21 @@ func (n *fakeNet) Cut(_ *Plan, phase policy.Phase, _ bool) (c Cut, err error) {
 	c = Cut{Ended: len(n.direct) - len(kept), Kept: len(kept), Inbound: 1}
 	n.direct = kept
 	return c, nil
+}
+
+func (n *fakeNet) Refusals(ctx context.Context) iter.Seq[Refused] {
+	return func(yield func(Refused) bool) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case r := <-n.refused:
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (n *fakeNet) Close() error {

@@ -25,6 +25,7 @@ type member struct {
 	container Container
 	net       Net                // nil while it does not run
 	sockets   *netns.Sockets     // nil without net
+	auditing  func()             // ends what reads the refusals of the kernel; nil without net
 	plan      *Plan              // what the layers have in force; nil if they must be installed anew
 	restage   bool               // the layers hold something else staged than plan
 	intruders map[string]Refusal // containers that share its network and could change its rules, by their ids
@@ -98,13 +99,16 @@ func (m *member) layers(do func(Layer) error) error {
 // letGo closes what this process holds open of the container's network.
 func (m *member) letGo() error {
 	var errs []error
+	if m.auditing != nil {
+		m.auditing()
+	}
 	if m.sockets != nil {
 		errs = append(errs, m.sockets.Close())
 	}
 	if m.net != nil {
 		errs = append(errs, m.net.Close())
 	}
-	m.sockets, m.net, m.plan, m.restage = nil, nil, nil, false
+	m.auditing, m.sockets, m.net, m.plan, m.restage = nil, nil, nil, nil, false
 	return errors.Join(errs...)
 }
 

@@ -391,6 +391,35 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+func TestRefusedPackets(t *testing.T) {
+	w := newWorld()
+	c, _ := w.control(t, t.TempDir())
+	w.attached(t, c, "web", id1)
+	if _, err := c.Phase(t.Context(), "web", policy.Evaluation, 0); err != nil {
+		t.Fatal(err)
+	}
+	sub := c.Events().Subscribe()
+	defer sub.Close()
+	for _, row := range []struct {
+		packet             Refused
+		phase, reason, why string
+	}{
+		{Refused{By: "evaluation", Protocol: "udp", Destination: netip.MustParseAddrPort("198.51.100.9:123")}, "evaluation", "not-listed", ""},
+		{Refused{By: "evaluation", Protocol: "tcp", Destination: netip.MustParseAddrPort("169.254.169.254:80")}, "evaluation", "floor", ""},
+		{Refused{By: "evaluation", Protocol: "udp", Destination: netip.MustParseAddrPort("203.0.113.9:53")}, "evaluation", "not-direct", ""},
+		{Refused{By: "run", Protocol: "icmp", Destination: netip.MustParseAddrPort("203.0.113.9:0")}, "run", "no-network", ""},
+		{Refused{By: "gate", Protocol: "132", Destination: netip.MustParseAddrPort("203.0.113.9:0")}, "evaluation", "never", "gate"},
+		{Refused{By: "guard false_source", Protocol: "0"}, "evaluation", "never", "guard false_source"},
+	} {
+		w.net(id1).refused <- row.packet
+		e := <-sub.C
+		if e.Container != "web" || e.Phase != row.phase || e.Reason != row.reason || e.Rule != row.why || e.Protocol != row.packet.Protocol ||
+			e.Port != row.packet.Destination.Port() || e.Verdict != "refuse" || e.Decision == "" {
+			t.Errorf("%+v: record %+v", row.packet, e)
+		}
+	}
+}
+
 func TestEventsAndMetrics(t *testing.T) {
 	w := newWorld()
 	c, _ := w.control(t, t.TempDir())

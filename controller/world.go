@@ -149,8 +149,20 @@ type Net interface {
 	// deletes connection tracking. Redirected connections are the sidecar's and stay. first is set if there may be
 	// connections that were opened without the plan's rules.
 	Cut(plan *Plan, phase policy.Phase, first bool) (Cut, error)
+	// Refusals yields packets that gate and guard have refused, the first ones of many, until ctx is done.
+	Refusals(ctx context.Context) iter.Seq[Refused]
 	// Close lets go of the namespace. Rules stay.
 	Close() error
+}
+
+// Refused is a packet that was refused in the kernel.
+type Refused struct {
+	Time time.Time
+	// By says who has refused it: the word of a phase, or what about it no phase allows, "guard false_source" for
+	// instance.
+	By          string
+	Protocol    string         // "tcp", "udp", "icmp" or a number
+	Destination netip.AddrPort // without a port where the protocol has none
 }
 
 // Layer is one set of rules in the kernel. Each method is one change that packets see whole or not at all; an error

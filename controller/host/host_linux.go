@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
 
 	"sluice/controller"
 	"sluice/controller/api"
@@ -40,8 +42,9 @@ type Host struct {
 	facts   facts
 	guard   *guard.Host
 
-	mu      sync.Mutex      // guards all below
-	bridges map[string]bool // whether they are managed
+	mu      sync.Mutex                           // guards all below
+	bridges map[string]bool                      // whether they are managed
+	links   map[uint32]chan<- controller.Refused // by the indexes of containers' interfaces
 }
 
 var _ controller.Host = (*Host)(nil)
@@ -52,18 +55,53 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{options: o, guard: g, bridges: map[string]bool{}}
+	h := &Host{options: o, guard: g, bridges: map[string]bool{}, links: map[uint32]chan<- controller.Refused{}}
 	h.facts.client = o.Client
 	h.facts.constant = controller.Facts{Closed: o.Closed, Upstreams: o.Upstreams, NoRoute6: !o.IPv6}
 	return h, nil
 }
 
-// Run puts rules in force again that others have changed, until ctx is done.
+// Run puts rules in force again that others have changed, and reads what the guard refuses, until ctx is done.
 func (h *Host) Run(ctx context.Context) error {
-	return h.guard.Watch(ctx, func(gap guard.Gap) {
-		h.options.Logger.Warn("rules on the host were changed by somebody else and are in force again",
-			"port", gap.Port, "uncovered_ms", gap.Uncovered.Milliseconds(), "error", gap.Err)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return h.guard.Watch(ctx, func(gap guard.Gap) {
+			h.options.Logger.Warn("rules on the host were changed by somebody else and are in force again",
+				"port", gap.Port, "uncovered_ms", gap.Uncovered.Milliseconds(), "error", gap.Err)
+		})
 	})
+	group.Go(func() error {
+		c, err := openLog(func(f func() error) error { return f() }, LogGroup)
+		if err != nil {
+			return err
+		}
+		return readLog(ctx, c, h.tell)
+	})
+	return group.Wait()
+}
+
+// tell hands a packet on to the container that has sent it. Nobody waits for one that does not read.
+func (h *Host) tell(l logged) {
+	h.mu.Lock()
+	to := h.links[l.in]
+	h.mu.Unlock()
+	select {
+	case to <- l.refused():
+	default:
+	}
+}
+
+// own says whose an interface is, and disown that a container has none any more.
+func (h *Host) own(index uint32, to chan<- controller.Refused) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.links[index] = to
+}
+
+func (h *Host) disown(n *containerNet) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.links, func(_ uint32, to chan<- controller.Refused) bool { return to == n.rim.frames })
 }
 
 // Close lets go of the host. All rules stay.
@@ -105,7 +143,9 @@ func (h *Host) Open(c *controller.Container, check func() error) (controller.Net
 	if err != nil {
 		return nil, err
 	}
-	return &containerNet{host: h, ns: ns, gate: gate.New(ns), rim: &rim{host: h, ns: ns, ports: map[string]*guard.Port{}}}, nil
+	frames := make(chan controller.Refused, 16)
+	return &containerNet{host: h, ns: ns, gate: gate.New(ns), frames: frames,
+		rim: &rim{host: h, ns: ns, frames: frames, ports: map[string]*guard.Port{}}}, nil
 }
 
 // Clean implements [controller.Host].

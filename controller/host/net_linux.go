@@ -1,8 +1,10 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +27,8 @@ type containerNet struct {
 	ns   *netns.Namespace
 	gate *gate.Gate
 	rim  *rim
+	// frames are what the guard has refused.
+	frames chan controller.Refused
 
 	sweeping sync.WaitGroup
 	mu       sync.Mutex // guards all below
@@ -37,7 +41,45 @@ func (n *containerNet) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
 func (n *containerNet) Gate() controller.Layer          { return inside{n.gate} }
 func (n *containerNet) Guard() controller.Layer         { return n.rim }
 
+// Refusals implements [controller.Net].
+func (n *containerNet) Refusals(ctx context.Context) iter.Seq[controller.Refused] {
+	return func(yield func(controller.Refused) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		defer cancel()
+		packets := make(chan controller.Refused)
+		reading.Go(func() {
+			c, err := openLog(n.ns.Do, LogGroup)
+			if err == nil {
+				err = readLog(ctx, c, func(l logged) {
+					select {
+					case packets <- l.refused():
+					case <-ctx.Done():
+					}
+				})
+			}
+			if err != nil {
+				n.host.options.Logger.Warn("refusals of the gate are counted, but not told", "error", err)
+			}
+		})
+		for {
+			var r controller.Refused
+			select {
+			case <-ctx.Done():
+				return
+			case r = <-packets:
+			case r = <-n.frames:
+			}
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
 func (n *containerNet) Close() error {
+	n.host.disown(n)
 	n.mu.Lock()
 	n.next = nil
 	n.mu.Unlock()
@@ -122,8 +164,9 @@ func gateSpec(p *controller.Plan) *gate.Spec {
 
 // rim is the guard of all links of a container.
 type rim struct {
-	host *Host
-	ns   *netns.Namespace
+	host   *Host
+	ns     *netns.Namespace
+	frames chan<- controller.Refused
 
 	mu sync.Mutex // guards all below
 	// ports are those with rules, by the names of their interfaces.
@@ -168,6 +211,7 @@ func (r *rim) each(p *controller.Plan, do func(port *guard.Port, s *guard.Spec, 
 		if err := do(port, &s.Spec, known); err != nil {
 			return err
 		}
+		r.host.own(uint32(s.Index), r.frames)
 	}
 	for name, port := range r.ports {
 		if slices.ContainsFunc(specs, func(s portSpec) bool { return s.Interface == name }) {

@@ -1,0 +1,51 @@
+package controller
+
+import (
+	"context"
+
+	"sluice/control"
+	"sluice/matcher"
+	"sluice/policy"
+	"sluice/proxy/refusal"
+)
+
+// Reasons of records about packets that were refused in the kernel, where the policy gives none.
+const (
+	reasonPlane  = "not-direct" // the policy allows the address, but not by this way: UDP beside denied names, for instance
+	reasonAlways = "never"      // no phase allows it
+)
+
+// audit publishes what the kernel refuses of a member until ctx is done.
+func (c *Controller) audit(ctx context.Context, m *member, n Net) {
+	for r := range n.Refusals(ctx) {
+		if c.events.Active() {
+			c.events.Publish(m.shown.Load().event(&r))
+		}
+	}
+}
+
+// event is the audit record of a packet.
+func (s *shown) event(r *Refused) control.Event {
+	e := control.Event{
+		Time: r.Time, Container: s.status.Name, ContainerID: s.status.ID, Phase: s.phase.String(), Generation: s.status.Generation,
+		Protocol: r.Protocol, Port: r.Destination.Port(), Verdict: matcher.Refuse.String(), Reason: reasonAlways, Rule: r.By,
+		Decision: refusal.NewDecisionID(),
+	}
+	if r.Destination.Addr().IsValid() {
+		e.Target = r.Destination.Addr().String()
+	}
+	phase, err := policy.ParsePhase(r.By)
+	if err != nil || s.plan == nil {
+		return e
+	}
+	// The rules that have refused it may be those of a phase that has ended since.
+	e.Phase, e.Reason, e.Rule = phase.String(), reasonPlane, ""
+	rules := s.plan.Direct.Phases[phase].Rules
+	if d := rules.Addr(r.Destination.Addr(), r.Destination.Port()); d.Verdict == matcher.Refuse {
+		e.Reason = string(d.Reason)
+		if d.Rule != matcher.NoRule {
+			e.Rule = rules.Target(d.Rule).String()
+		}
+	}
+	return e
+}
