@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/pflag"
 
@@ -33,7 +32,8 @@ func python(ctx context.Context, args []string, sys system) error {
 	if err := fromEnvironment(flags, sys); err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(sys.stderr, nil))
+	log, end := newLog(sys.stderr)
+	defer end()
 	warnUnknown(log, newRoot(sys), sys)
 	return serve(ctx, log, deployment{
 		switches: o.switches, listen: []string{fmt.Sprintf(":%d", settings.Port)},

@@ -69,7 +69,8 @@ With --control and no --policy, a controller hands over listeners and policies i
 		if o.policy == "" && user != "" {
 			return errors.New("--user without --policy: under a controller, clients are known by where they connect")
 		}
-		log := slog.New(slog.NewTextHandler(sys.stderr, nil))
+		log, end := newLog(sys.stderr)
+		defer end()
 		warnUnknown(log, cmd.Root(), sys)
 		return serve(cmd.Context(), log, deployment{
 			switches: o.switches, listen: o.listen, user: user, password: password, phase: phase, path: o.policy, stdout: sys.stdout,
