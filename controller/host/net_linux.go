@@ -91,7 +91,7 @@ func (n *containerNet) Close() error {
 // Cut implements [controller.Net]. What no socket stands for is swept afterwards: the rules refuse it anyway.
 func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, first bool) (controller.Cut, error) {
 	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
-	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container), First: first}
+	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container), First: first, Later: n.sweeping.Go}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
 		return controller.Cut{}, err
@@ -99,7 +99,7 @@ func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, first bool
 	if !report.Swept {
 		n.sweep(&spec)
 	}
-	return controller.Cut{Ended: report.Sockets, Kept: report.Kept, Inbound: report.Inbound}, nil
+	return controller.Cut{Ended: report.Ended, Kept: report.Kept, Inbound: report.Inbound}, nil
 }
 
 func addresses(c *controller.Container) (all []netip.Addr) {

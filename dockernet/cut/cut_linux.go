@@ -67,10 +67,16 @@ type cutter struct {
 
 func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
 	c := &cutter{Spec: s, own: make(map[netip.Addr]bool)}
-	defer c.close()
 	if s.Refused == nil {
 		return c.report, errors.New("cut connections: nothing says which are refused")
 	}
+	defer func() {
+		if s.Later == nil {
+			c.close()
+			return
+		}
+		s.Later(c.close)
+	}()
 	err := ns.Do(c.enter)
 	if err == nil && s.Host != nil {
 		err = s.Host.Do(c.enterHost)

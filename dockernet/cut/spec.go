@@ -20,6 +20,9 @@ type Spec struct {
 	Addresses []netip.Addr
 	// First is set when the container has just come under rules: what was open before, the host alone knows.
 	First bool
+	// Later, if it is set, is given what can be done after the answer: closing sockets, for which the kernel waits for
+	// others, some 15 ms.
+	Later func(func())
 	// Host is the namespace of the container's bridges, nil for the one that this process runs in.
 	Host *netns.Namespace
 }
