@@ -170,6 +170,41 @@ func TestRecordOfLateLookup(t *testing.T) {
 	}
 }
 
+// A record names the host that was judged, also where the connection leads to was known by another name.
+func TestRecordNamesTheRequestsHost(t *testing.T) {
+	port := origin(t)
+	known := names{"ok.test": {"127.0.0.1"}, "also.test": {"127.0.0.1"}}
+	request := "GET / HTTP/1.1\r\nHost: also.test:" + port + "\r\n\r\n"
+	for name, open := range map[string]func(*rig) client{
+		"tunnel": func(r *rig) client {
+			c, _ := r.connect("ok.test:"+port, "")
+			return c
+		},
+		"redirected": func(r *rig) client {
+			r.redirect("127.0.0.1:" + port)
+			return r.open()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, records := startAudited(t, allow("ok.test", "also.test"), Config{Hosts: known.hosts})
+			c := open(r)
+			if status, body := c.ask(t, request); status != 200 {
+				t.Fatal(status, body)
+			}
+			c.Close()
+			all := records()
+			for _, one := range all {
+				if one.Verdict == string(allowed) && one.Reason == string(matcher.NotListed) {
+					t.Errorf("%v: what is not listed is not allowed", one)
+				}
+			}
+			if last := all[len(all)-1]; last.Protocol != "http" || last.Target != "also.test" || last.Address != "127.0.0.1" || last.Rule != "also.test" {
+				t.Errorf("%+v; want also.test", last)
+			}
+		})
+	}
+}
+
 // Each connection and each request leaves one record, which says what became of it, and is counted once.
 func TestRecords(t *testing.T) {
 	port, web := listen(t, echo), origin(t)

@@ -42,7 +42,9 @@ func (c *conn) handTunnelToWeb(first []byte) {
 		c.refuseTunnel(reasonCapacity)
 		return
 	}
-	c.account(allowed, c.decision.Reason, "")
+	if c.decision.Verdict == matcher.Allow { // else only its requests decide
+		c.account(allowed, c.decision.Reason, "")
+	}
 	session := c.session
 	gate := &webGate{session: session, tunnel: true, within: c.subject(), decision: c.decision}
 	data := bytes.Clone(first)
@@ -389,7 +391,8 @@ func (f *webFlow) Close(in, out int64) {
 	}
 	f.rules.received.Add(uint64(max(in, 0)))
 	f.rules.sent.Add(uint64(max(out, 0)))
-	f.gate.session.reportWeb(f.request.Protocol, f.subject.target, address, f.rules, o, reason, f.decision.Rule, decision,
+	asked, _ := endpointOf(f.request.Host, f.request.Port) // inside a tunnel, perhaps another name than the tunnel's
+	f.gate.session.reportWeb(f.request.Protocol, asked, address, f.rules, o, reason, f.decision.Rule, decision,
 		f.began, uint64(max(in, 0)), uint64(max(out, 0)))
 }
 
