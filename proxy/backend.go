@@ -169,7 +169,9 @@ func (s *Server) Explain(ctx context.Context, id, target string) (control.Explan
 			x.Addresses = append(x.Addresses, control.ExplainedAddress{Address: a.String(), Verdict: one.Verdict.String(),
 				Reason: string(one.Reason), Rule: r.ruleText(one.Rule)})
 		}
-		_, d = r.addresses(d, e, answer.Chain, answer.Addrs)
+		_, d = session.reach(r, d, e, answer)
+	} else if d.Verdict != matcher.Refuse && session.isOwn(e.addr, e.port) {
+		d = refusedOwn
 	}
 	x.Verdict, x.Reason, x.Rule = d.Verdict.String(), string(d.Reason), r.ruleText(d.Rule)
 	x.Text = r.explain(d, d.Reason, e)

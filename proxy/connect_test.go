@@ -243,6 +243,9 @@ func TestProxyIsNotDialled(t *testing.T) {
 	for _, host := range hosts {
 		_, response := r.connect(host+":"+port, "")
 		wantRefused(t, response, 403, matcher.OwnAddress)
+		if x, err := r.server.Explain(t.Context(), "test", host+":"+port); err != nil || x.Verdict != "refuse" || x.Reason != string(matcher.OwnAddress) {
+			t.Errorf("explained as %+v, %v", x, err)
+		}
 		_, response = r.send("GET http://" + host + ":" + port + "/ HTTP/1.1\r\nHost: x\r\n\r\n")
 		wantRefused(t, response, 403, matcher.OwnAddress)
 	}
