@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"sluice/dockernet/netns"
 	"sluice/e2e/lab/internet"
 )
 
@@ -33,7 +34,7 @@ type Lab struct {
 	name                 string // also the cgroup of its containers
 	dir                  string
 	lock                 *os.File
-	engineNS, internetNS string
+	engineNS, internetNS *netns.Namespace
 	daemons              []*daemon
 	control              *http.Server
 }
@@ -60,8 +61,7 @@ func Start(ctx context.Context) (_ *Lab, err error) {
 	if err := l.makeNetwork(); err != nil {
 		return nil, err
 	}
-	enter := func(f func() error) error { return inNamespace(l.internetNS, f) }
-	if l.Internet, err = internet.Start(l.dir, enter); err != nil {
+	if l.Internet, err = internet.Start(l.dir, l.internetNS.Do); err != nil {
 		return nil, err
 	}
 	if err := l.serveControl(); err != nil {
@@ -82,7 +82,18 @@ func (l *Lab) socket() string { return filepath.Join(l.dir, "docker.sock") }
 func (l *Lab) ControlSocket() string { return filepath.Join(l.dir, "internet.sock") }
 
 // InEngineNamespace runs f on a thread where the engine's bridges are, as a program on a Docker host would be.
-func (l *Lab) InEngineNamespace(f func() error) error { return inNamespace(l.engineNS, f) }
+func (l *Lab) InEngineNamespace(f func() error) error { return l.engineNS.Do(f) }
+
+// InInternetNamespace runs f on a thread on the far side, where the interface [LinkName] is the only way in.
+func (l *Lab) InInternetNamespace(f func() error) error { return l.internetNS.Do(f) }
+
+// The files in the lab's directory that stand for its namespaces; "nsenter --net=FILE" enters one.
+const (
+	engineNS   = "engine.netns"
+	internetNS = "internet.netns"
+)
+
+func (l *Lab) path(file string) string { return filepath.Join(l.dir, file) }
 
 // Close ends the engine with every container, and removes namespaces, mounts and files.
 func (l *Lab) Close() error {
@@ -97,19 +108,25 @@ func (l *Lab) Close() error {
 	for _, d := range l.daemons {
 		<-d.ended
 	}
+	for _, ns := range []*netns.Namespace{l.engineNS, l.internetNS} {
+		if ns != nil {
+			errs = append(errs, ns.Close())
+		}
+	}
 	return errors.Join(errs...)
 }
 
-func (l *Lab) makeNetwork() error {
-	for _, name := range []string{l.engineNS, l.internetNS} {
-		if err := makeNamespace(name); err != nil {
-			return err
-		}
-	}
-	if err := join(l.engineNS, l.internetNS); err != nil {
+func (l *Lab) makeNetwork() (err error) {
+	if l.engineNS, err = makeNamespace(l.path(engineNS)); err != nil {
 		return err
 	}
-	if err := inNamespace(l.internetNS, func() error {
+	if l.internetNS, err = makeNamespace(l.path(internetNS)); err != nil {
+		return err
+	}
+	if err := l.join(); err != nil {
+		return err
+	}
+	if err := l.internetNS.Do(func() error {
 		// No route leads on from here: the engine masquerades, so answers go to its end of the link, and what is sent
 		// to an address that nobody has is unreachable.
 		if err := configure([]string{internet4, internet6}, nil); err != nil {
@@ -119,7 +136,7 @@ func (l *Lab) makeNetwork() error {
 	}); err != nil {
 		return fmt.Errorf("internet's namespace: %w", err)
 	}
-	if err := inNamespace(l.engineNS, func() error {
+	if err := l.engineNS.Do(func() error {
 		return configure([]string{engine4, engine6}, []string{internet4, internet6})
 	}); err != nil {
 		return fmt.Errorf("engine's namespace: %w", err)

@@ -86,7 +86,7 @@ func needDocker(t *testing.T) {
 func leftovers(t *testing.T, l *Lab) []string {
 	t.Helper()
 	var found []string
-	for _, path := range []string{l.dir, namespaceDir + l.engineNS, namespaceDir + l.internetNS} {
+	for _, path := range []string{l.dir, l.path(engineNS), l.path(internetNS)} {
 		if _, err := os.Stat(path); err == nil {
 			found = append(found, path)
 		}

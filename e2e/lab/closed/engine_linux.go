@@ -46,7 +46,7 @@ func (l *Lab) startDaemon(name string, args ...string) (*daemon, error) {
 	go func() {
 		defer close(d.ended)
 		defer log.Close()
-		err := inNamespace(l.engineNS, func() error {
+		err := l.engineNS.Do(func() error {
 			err := command.Start()
 			started <- err
 			if err == nil {

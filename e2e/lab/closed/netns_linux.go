@@ -1,79 +1,42 @@
 package closed
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns"
 )
 
-// namespaceDir is where named namespaces are kept, as "ip netns" expects (ip-netns(8)).
-const namespaceDir = "/run/netns/"
-
-// onOwnThread runs f on a thread that ends with it, so that f may change the thread's namespaces.
-func onOwnThread(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		// Never unlocked: the thread ends with the goroutine. The main thread cannot end, so it must not be used.
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			result <- onOwnThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		result <- f()
-	}()
-	return <-result
-}
-
-// inNamespace runs f on a thread inside the named namespace. Sockets that f opens, and programs that it starts and
-// waits for, belong to that namespace.
-func inNamespace(name string, f func() error) error {
-	return onOwnThread(func() error {
-		ns, err := netns.GetFromName(name)
-		if err != nil {
-			return fmt.Errorf("network namespace %s: %w", name, err)
-		}
-		defer ns.Close()
-		if err := netns.Set(ns); err != nil {
-			return fmt.Errorf("enter network namespace %s: %w", name, err)
-		}
-		return f()
-	})
-}
-
-func makeNamespace(name string) error {
-	return onOwnThread(func() error {
-		ns, err := netns.NewNamed(name)
-		if err != nil {
-			return fmt.Errorf("make network namespace %s: %w", name, err)
-		}
-		return ns.Close()
-	})
-}
-
-// removeNamespace is done when the namespace is gone or never was.
-func removeNamespace(name string) error {
-	if err := unix.Unmount(namespaceDir+name, unix.MNT_DETACH); err != nil &&
-		!errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not a mount point; no such file
-		return fmt.Errorf("remove network namespace %s: %w", name, err)
+// makeNamespace makes a network namespace that a file stands for, as those of ip-netns(8) do. It lies in the lab's own
+// directory: "ip netns add" mounts /run/netns onto itself, and what was there before can then not be removed.
+func makeNamespace(path string) (*netns.Namespace, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
 	}
-	if err := os.Remove(namespaceDir + name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	file.Close()
+	err = netns.OnOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make network namespace %s: %w", path, err)
 	}
-	return nil
+	return netns.Open(path, nil)
 }
 
-// The link between the two namespaces. The engine masquerades, so the internet sees nothing but the engine's end.
+// LinkName is the name of both ends of the link between the two namespaces.
+const LinkName = "link"
+
+// The link's addresses. The engine masquerades, so the internet sees nothing but the engine's end.
 const (
-	linkName  = "link"
 	engine4   = "100.64.0.1/30"
 	internet4 = "100.64.0.2/30"
 	engine6   = "fd64::1/126"
@@ -82,16 +45,16 @@ const (
 
 // join makes the veth pair. It is created inside the engine's namespace with its other end in the internet's, so it
 // is never to be seen anywhere else.
-func join(engineNS, internetNS string) error {
-	other, err := netns.GetFromName(internetNS)
+func (l *Lab) join() error {
+	other, err := os.Open(l.path(internetNS))
 	if err != nil {
 		return err
 	}
 	defer other.Close()
-	return inNamespace(engineNS, func() error {
+	return l.engineNS.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name = linkName
-		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: linkName, PeerNamespace: netlink.NsFd(other)})
+		attrs.Name = LinkName
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: LinkName, PeerNamespace: netlink.NsFd(other.Fd())})
 		if err != nil {
 			return fmt.Errorf("make the link: %w", err)
 		}
@@ -115,12 +78,12 @@ func configure(addresses []string, gateways []string) error {
 			return err
 		}
 	}
-	for _, name := range []string{"lo", linkName} {
+	for _, name := range []string{"lo", LinkName} {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", name, err)
 		}
-		if name == linkName {
+		if name == LinkName {
 			for _, address := range addresses {
 				parsed, err := netlink.ParseAddr(address)
 				if err != nil {

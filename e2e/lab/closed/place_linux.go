@@ -52,12 +52,7 @@ func takePlace() (*Lab, error) {
 
 func newLab(n int) *Lab {
 	name := "sluice-lab-" + strconv.Itoa(n)
-	return &Lab{
-		name:       name,
-		dir:        filepath.Join(baseDir, strconv.Itoa(n)),
-		engineNS:   name + "-engine",
-		internetNS: name + "-internet",
-	}
+	return &Lab{name: name, dir: filepath.Join(baseDir, strconv.Itoa(n))}
 }
 
 // tryLock makes the lab's directory and locks it. It reports false if another process has it.
@@ -115,11 +110,6 @@ func (l *Lab) clear() error {
 	}
 	if err := unmountBelow(l.dir); err != nil {
 		return err
-	}
-	for _, name := range []string{l.engineNS, l.internetNS} {
-		if err := removeNamespace(name); err != nil {
-			return err
-		}
 	}
 	l.removeCgroups()
 	entries, err := os.ReadDir(l.dir)

@@ -49,7 +49,7 @@ func (l *Lab) killProcesses() error {
 // processes finds the lab's processes: what is in the cgroup of its containers, and the engine's programs in its
 // namespace. The engine's come first, so that nothing is restarted.
 func (l *Lab) processes() ([]int, error) {
-	engine, err := os.Stat(namespaceDir + l.engineNS)
+	engine, err := os.Stat(l.path(engineNS))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -143,7 +143,7 @@ func (n *Internet) open() error {
 			return err
 		}
 		server := &http.Server{
-			Handler: n.webHandler(), ErrorLog: quiet, TLSConfig: tlsConfig, Protocols: protocols,
+			Handler: n.webHandler(), ErrorLog: quiet, TLSConfig: tlsConfig.Clone(), Protocols: protocols,
 			ReadHeaderTimeout: time.Minute,
 		}
 		n.servers = append(n.servers, server)
