@@ -29,6 +29,10 @@ func (s *Server) Health(ctx context.Context) (control.Health, error) {
 			h.Problems = append(h.Problems, fmt.Sprintf("session %s is %s", session.label(), status.State))
 		}
 	}
+	if text := s.drains(); text != "" {
+		h.Problems = append(h.Problems, text)
+		return h, nil
+	}
 	began := time.Now()
 	if err := s.roundTrip(ctx); err != nil {
 		h.Problems = append(h.Problems, "forwarding does not work: "+err.Error())

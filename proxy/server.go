@@ -82,6 +82,7 @@ type Server struct {
 	connections atomic.Int64
 	requests    atomic.Int64 // connections of the HTTP engine
 	began       time.Time
+	draining    atomic.Pointer[time.Time] // nil until [Server.Drain]: when it ends
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session

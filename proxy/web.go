@@ -31,6 +31,7 @@ func (c *conn) handToWeb(head []byte) {
 	first, fd, session := bytes.Clone(head), c.client.fd, c.session
 	c.worker.Detach(c.client.token, fd)
 	c.client.fd = -1
+	session.server.connections.Add(1) // before c is counted off: [Server.Drain] must not see none
 	c.close()
 	session.serveWeb(fd, first, forward.Conn{Gate: &webGate{session: session}, Mode: forward.Explicit})
 }
@@ -70,15 +71,16 @@ func (c *conn) handTunnelToWeb(first []byte) {
 	if c.direct {
 		host = "" // a request without a host names nothing that could be judged
 	}
+	session.server.connections.Add(1)
 	c.close()
 	// A switch that came meanwhile has not seen the upstream in either list.
 	session.web.recheck(session, gate.upstream)
 	session.serveWeb(client, data, forward.Conn{Gate: gate, Mode: forward.Tunnel, Host: host, Port: port})
 }
 
-// serveWeb serves HTTP on a client's socket, which it takes over; first was read from it.
+// serveWeb serves HTTP on a client's socket, which it takes over; first was read from it. The caller has counted it as a
+// connection.
 func (s *Session) serveWeb(fd int, first []byte, how forward.Conn) {
-	s.server.connections.Add(1)
 	s.server.requests.Add(1)
 	s.server.running.Go(func() {
 		defer s.server.connections.Add(-1)
@@ -119,7 +121,8 @@ func (s *Session) takeBack(client *net.TCPConn, read []byte) {
 		return
 	}
 	w := s.server.workers[s.server.nextWorker()]
-	if !w.Post(func() { w.serve(fd, s, nil, read...) }) {
+	// Only when it is counted there it is counted off here.
+	if w.Do(context.Background(), func() { w.serve(fd, s, nil, read...) }) != nil {
 		unix.Close(fd)
 	}
 }

@@ -32,9 +32,25 @@ const (
 
 func main() {
 	log.SetOutput(io.Discard) // net/http prints what servers send unasked there: bytes that are nobody's to log
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	os.Exit(run(ctx, os.Args, system{os.Environ(), os.Stdin, os.Stdout, os.Stderr}))
+	ctx, hurry := asked()
+	os.Exit(run(ctx, os.Args, system{os.Environ(), os.Stdin, os.Stdout, os.Stderr, hurry.Done()}))
+}
+
+// asked returns contexts that end when the program is asked to end, by SIGINT or SIGTERM, and when it is asked a second
+// time. A third signal is not waited for.
+func asked() (once, twice context.Context) {
+	once, end := context.WithCancel(context.Background())
+	twice, hurry := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-signals
+		end()
+		<-signals
+		signal.Stop(signals)
+		hurry()
+	}()
+	return once, twice
 }
 
 // system is what the program sees of the world around it.
@@ -42,6 +58,7 @@ type system struct {
 	environ        []string // NAME=value
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	hurry          <-chan struct{} // closed when the program shall end without waiting for anybody; nil is never
 }
 
 // env returns a variable, "" if it is not set. Of repeated ones the last counts.

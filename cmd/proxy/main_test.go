@@ -44,7 +44,7 @@ func try(t *testing.T, line string, environ ...string) (code int, stdout, stderr
 func tryArgs(t *testing.T, argv []string, environ ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err output
-	code = run(t.Context(), argv, system{environ, strings.NewReader(""), &out, &err})
+	code = run(t.Context(), argv, system{environ, strings.NewReader(""), &out, &err, nil})
 	return code, out.String(), err.String()
 }
 
@@ -52,7 +52,7 @@ func tryArgs(t *testing.T, argv []string, environ ...string) (code int, stdout, 
 type program struct {
 	*testing.T
 	stdout, stderr output
-	cancel         context.CancelFunc
+	cancel, hurry  context.CancelFunc // the first signal and the second one
 	code           chan int
 	listen         string // where clients connect
 }
@@ -61,8 +61,10 @@ type program struct {
 func launchSilently(t *testing.T, argv []string, environ ...string) *program {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &program{T: t, cancel: cancel, code: make(chan int, 1)}
-	go func() { p.code <- run(ctx, argv, system{environ, strings.NewReader(""), &p.stdout, &p.stderr}) }()
+	twice, hurry := context.WithCancel(context.Background())
+	p := &program{T: t, cancel: cancel, hurry: hurry, code: make(chan int, 1)}
+	sys := system{environ, strings.NewReader(""), &p.stdout, &p.stderr, twice.Done()}
+	go func() { p.code <- run(ctx, argv, sys) }()
 	t.Cleanup(func() { p.stop() })
 	return p
 }
@@ -101,9 +103,10 @@ func (p *program) logged(pattern string) string {
 	return m[1]
 }
 
-// stop ends the program as a signal does and returns its exit code.
+// stop ends the program as two signals do, and returns its exit code.
 func (p *program) stop() int {
 	p.cancel()
+	p.hurry()
 	code := <-p.code
 	p.code <- code
 	return code

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -30,7 +31,12 @@ type switches struct {
 	dns, metrics, control, audit                   string
 	upstreams, privateZones, never                 []string
 	resolveForAddressRules, wildcardPrivate, floor bool
+	drain                                          time.Duration
 }
+
+// defaultDrain lets what is under way end as far as "docker stop" does, which kills after ten seconds: the rest of them
+// is for resetting what is left and writing the last records.
+const defaultDrain = 8 * time.Second
 
 // add adds the flags. What s holds are their defaults.
 func (s *switches) add(flags *pflag.FlagSet) {
@@ -43,6 +49,7 @@ func (s *switches) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&s.never, "never", s.never, "a `NETWORK` that is not dialled whatever the policy says, as in 192.0.2.0/24")
 	flags.BoolVar(&s.wildcardPrivate, "wildcard-private", s.wildcardPrivate, "let names under any wildcard have private addresses")
 	flags.BoolVar(&s.resolveForAddressRules, "resolve-for-address-rules", s.resolveForAddressRules, "look up names that an allowlist does not list, for the sake of its addresses")
+	flags.DurationVar(&s.drain, "drain", s.drain, "after SIGTERM or SIGINT, let open connections end for so `LONG` before they are reset; 0 is not at all")
 	flags.BoolVar(&s.floor, "floor", s.floor, "refuse loopback, link-local, metadata and such addresses unless a target names them")
 }
 
@@ -65,7 +72,7 @@ func (s *switches) matcher() (matcher.Options, error) {
 func defaults() options {
 	return options{
 		phase: policy.Baseline.String(), listen: []string{":8080"},
-		switches: switches{audit: "-", floor: true},
+		switches: switches{audit: "-", floor: true, drain: defaultDrain},
 	}
 }
 

@@ -37,7 +37,8 @@ func python(ctx context.Context, args []string, sys system) error {
 	warnUnknown(log, newRoot(sys), sys)
 	return serve(ctx, log, deployment{
 		switches: o.switches, listen: []string{fmt.Sprintf(":%d", settings.Port)},
-		user: agentcompass.User, password: settings.Token, phase: policy.Baseline, path: settings.PolicyPath, stdout: sys.stdout,
+		user: agentcompass.User, password: settings.Token, phase: policy.Baseline, path: settings.PolicyPath,
+		stdout: sys.stdout, hurry: sys.hurry,
 		decode: func(data []byte) (loaded, error) {
 			payload, err := agentcompass.Decode(data)
 			l := loaded{phases: policy.Phases{payload.Policy, payload.Policy, payload.Policy}}

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -41,6 +42,9 @@ every phase, or one for each phase, of which --phase is in force first.
 The file is followed: whoever asks after it was written is judged by what was written, and connections that it refuses
 are reset. While the file is empty or cut off, new connections wait for it, half a second at most. If it is wrong or
 gone, everything is refused until it is good again.
+
+SIGTERM or SIGINT drains: no more clients are taken, those that are there may go on for --drain, health fails, and what
+is open then is reset. A second signal resets it at once.
 
 With --control and no --policy, a controller hands over listeners and policies in that directory.`,
 		Example: "  sluice-proxy serve --policy policy.yaml --listen 127.0.0.1:8080",
@@ -73,7 +77,8 @@ With --control and no --policy, a controller hands over listeners and policies i
 		defer end()
 		warnUnknown(log, cmd.Root(), sys)
 		return serve(cmd.Context(), log, deployment{
-			switches: o.switches, listen: o.listen, user: user, password: password, phase: phase, path: o.policy, stdout: sys.stdout,
+			switches: o.switches, listen: o.listen, user: user, password: password, phase: phase, path: o.policy,
+			stdout: sys.stdout, hurry: sys.hurry,
 			decode: func(data []byte) (loaded, error) {
 				phases, err := decodePolicy(data)
 				return loaded{phases: phases}, err
@@ -117,12 +122,16 @@ type deployment struct {
 	personality    proxy.Personality
 	largeHead      int // status; 0 is the proxy's own
 	stdout         io.Writer
+	hurry          <-chan struct{} // as in [system]
 	// ready is called when clients are served, with the addresses where.
 	ready func(addresses []string) error
 }
 
 // serve runs a proxy until ctx is done, and returns nil if that is what ended it.
 func serve(ctx context.Context, log *slog.Logger, d deployment) error {
+	if d.drain < 0 {
+		return fmt.Errorf("--drain %v: give a time of 0 or more, as in 8s", d.drain)
+	}
 	applyLimits("/")
 	upstreams, err := parseUpstreams(d.upstreams)
 	if err != nil && len(d.upstreams) > 0 {
@@ -168,7 +177,8 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 }
 
 // run puts the policy in force, opens what clients connect to, and waits for the end.
-func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Server, source *source, registry *prometheus.Registry, records *audit.Writer) error {
+// When asked is done, it lets what is open end first.
+func (d *deployment) run(asked context.Context, log *slog.Logger, server *proxy.Server, source *source, registry *prometheus.Registry, records *audit.Writer) error {
 	session, err := server.Open(sessionID)
 	if err != nil {
 		return err
@@ -176,13 +186,14 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 	if d.user != "" {
 		session.SetAuth(d.user, d.password)
 	}
-	if err := source.attach(ctx, session, d.phase); err != nil {
+	if err := source.attach(asked, session, d.phase); err != nil {
 		return err
 	}
 	if err := registry.Register(source.metrics()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	// All services go on while the server drains: the policy may change, and health and metrics tell of it.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(asked))
 	group, ctx := errgroup.WithContext(ctx)
 	defer func() { // for what was started before something failed
 		cancel()
@@ -224,10 +235,41 @@ func (d *deployment) run(ctx context.Context, log *slog.Logger, server *proxy.Se
 		}
 	}
 	group.Go(func() error { return reopenOnHangup(ctx, log, records) })
+	group.Go(func() error {
+		defer cancel()
+		select {
+		case <-asked.Done():
+			d.drainClients(ctx, log, server)
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	if err := d.ready(addresses); err != nil {
 		return err
 	}
 	return group.Wait()
+}
+
+// drainClients lets what is open end, as long as that may take.
+func (d *deployment) drainClients(ctx context.Context, log *slog.Logger, server *proxy.Server) {
+	if d.drain == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.drain)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	waiting.Go(func() {
+		select {
+		case <-d.hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	log.Info("draining: no new clients are served; a second signal ends those that are there", "limit", d.drain)
+	if left := server.Drain(ctx); left > 0 {
+		log.Warn("connections that have not ended are reset", "connections", left)
+	}
 }
 
 func openAudit(where string, stdout io.Writer) (*audit.Writer, error) {

@@ -200,6 +200,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("serving HTTP: %w", err)
 }
 
+// Drain closes the connections that wait for a next request, and from now on each with its next answer.
+func (s *Server) Drain() { s.http.SetKeepAlivesEnabled(false) }
+
 func (s *Server) enter(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
