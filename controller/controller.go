@@ -56,6 +56,7 @@ type Controller struct {
 	mu        sync.Mutex // guards all below
 	members   map[string]*member
 	dismissed map[string]bool // containers that are not to be admitted to managed networks
+	silent    map[string]silent
 }
 
 // New makes a controller that knows what an earlier one has left. [Controller.Run] takes it up.
@@ -68,7 +69,7 @@ func New(config Config) (*Controller, error) {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, dismissed: map[string]bool{},
-		began: time.Now(), recovered: make(chan struct{})}
+		silent: map[string]silent{}, began: time.Now(), recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
 	records, broken, err := s.load()
 	if err != nil {
@@ -173,8 +174,7 @@ func (c *Controller) member(ref string) (*member, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(
-			"container %q is not attached: sluice ls lists those that are, sluice attach adds one", ref)}
+		return nil, c.notThereLocked(ref)
 	}
 	return nil, &control.Error{Code: control.CodeInvalid, Message: fmt.Sprintf(
 		"%q is the beginning of %d ids: write more of it", ref, len(found))}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"sluice/control"
 	"sluice/controller/api"
@@ -64,6 +65,7 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.dismissed, id)
+		delete(c.silent, id)
 		return nil
 	}
 	if err != nil {
@@ -73,6 +75,7 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		return c.joined(ctx, &container)
 	}
 	if !container.Running || container.Policy == "" || c.isDismissed(id) {
+		c.speak(id)
 		return nil
 	}
 	policies, phase, err := readLabels(container.Policy, container.Phase)
@@ -80,15 +83,48 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		_, err = c.Attach(ctx, id, policies, phase, api.Options{})
 	}
 	switch {
-	case errors.Is(err, control.ErrConflict):
-		return nil // somebody was faster
+	case err == nil, errors.Is(err, control.ErrConflict): // somebody was faster
+		c.speak(id)
+		return nil
 	case errors.Is(err, control.ErrInvalid), errors.Is(err, control.ErrRefused):
 		c.metrics.failed("admit")
 		c.log.Error("a container is not admitted, and stays silent", "container", container.Name, "error", err)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.silent[id] = silent{container.Name, err}
 		return nil // trying again would not help
 	}
 	return err
 }
+
+// silent is a container that was not admitted, and why.
+type silent struct {
+	name string
+	why  error
+}
+
+// speak forgets why a container was not admitted.
+func (c *Controller) speak(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.silent, id)
+}
+
+// notThereLocked is the error for a container that is no member.
+func (c *Controller) notThereLocked(ref string) error {
+	for id, s := range c.silent {
+		if s.name == strings.TrimPrefix(ref, "/") || len(ref) >= shortID && strings.HasPrefix(id, ref) {
+			return &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(
+				"container %s is silent, for it was not admitted to its managed network: %v; create it anew without that, or use sluice attach",
+				s.name, s.why)}
+		}
+	}
+	return &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(
+		"container %q is not attached: sluice ls lists those that are, sluice attach adds one", ref)}
+}
+
+// shortID is how much of an id the engine's own lists show.
+const shortID = 12
 
 // readLabels reads the policies and the first phase of a container.
 func readLabels(document, phaseName string) (policies policy.Phases, phase policy.Phase, err error) {

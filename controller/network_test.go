@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"sluice/control"
@@ -72,27 +73,33 @@ func (w *world) settled(t *testing.T, c *Controller) {
 }
 
 func TestNotAdmitted(t *testing.T) {
-	for name, change := range map[string]func(*Container){
-		"bad-policy": func(c *Container) { c.Policy = `{"network_mode":"none"}` },
-		"bad-phase":  func(c *Container) { c.Phase = "later" },
-		"refused":    func(c *Container) { c.Refusals = []Refusal{{Reason: "the image has a label", Repair: "remove it"}} },
-		"weak": func(c *Container) {
+	for name, test := range map[string]struct {
+		why    string // what status says
+		change func(*Container)
+	}{
+		"bad-policy":   {"label sluice.policy: /network_mode", func(c *Container) { c.Policy = `{"network_mode":"none"}` }},
+		"empty-policy": {"label sluice.policy: ", func(c *Container) { c.Policy = " " }},
+		"bad-phase":    {"label sluice.phase: ", func(c *Container) { c.Phase = "later" }},
+		"refused": {"the image has a label: remove it", func(c *Container) {
+			c.Refusals = []Refusal{{Reason: "the image has a label", Repair: "remove it"}}
+		}},
+		"weak": {"it has NET_ADMIN: remove it", func(c *Container) {
 			c.Refusals = []Refusal{{Reason: "it has NET_ADMIN", Repair: "remove it", Weak: true}}
-		},
-		"no-policy":    func(c *Container) { c.Policy = "" },
-		"stopped":      func(c *Container) { c.Running = false },
-		"empty-policy": func(c *Container) { c.Policy = " " },
+		}},
+		"no-policy": {"is not attached", func(c *Container) { c.Policy = "" }},
+		"stopped":   {"is not attached", func(c *Container) { c.Running = false }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			c, _ := w.control(t, t.TempDir())
 			w.labelled("web", id1, task, "run")
-			w.change(id1, change)
+			w.change(id1, test.change)
 			w.events <- Event{Kind: ContainerChanged, Container: id1}
 			w.events <- Event{Kind: ContainerChanged, Container: id2} // which is not there
 			w.settled(t, c)
-			if s, err := c.Status(t.Context(), "web"); err == nil {
-				t.Errorf("status %+v", s)
+			s, err := c.Status(t.Context(), "web")
+			if !errors.Is(err, control.ErrNotFound) || !strings.Contains(err.Error(), test.why) {
+				t.Errorf("status %+v, error %v, want one that says %q", s, err, test.why)
 			}
 			if steps := w.steps(); len(steps) > 0 {
 				t.Errorf("was done all the same: %v", steps)

@@ -78,9 +78,13 @@ const (
 // Running reports whether the container has processes, which it has while it is paused too.
 func (c *Container) Running() bool { return c.State == StateRunning || c.State == StatePaused }
 
-// Joined returns the container whose namespace this one shares, by the id or name that it was created with.
+// Joined returns the container whose namespace this one shares, by the id or name that it was created with; "" if it
+// has one of its own.
 func (c *Container) Joined() (container string, ok bool) {
-	return strings.CutPrefix(c.NetworkMode, "container:")
+	if container, ok = strings.CutPrefix(c.NetworkMode, "container:"); !ok {
+		return "", false // what CutPrefix leaves then is the network's name
+	}
+	return container, true
 }
 
 // Managed reports whether the container is on managed networks and on no others.

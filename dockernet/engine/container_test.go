@@ -94,6 +94,9 @@ func TestInspect(t *testing.T) {
 	if !got.Managed() || !got.Running() {
 		t.Error("not managed or not running")
 	}
+	if other, joined := got.Joined(); joined || other != "" {
+		t.Errorf("joined %q", other)
+	}
 }
 
 // Nothing but a label of Sluice's makes the image worth a question.
