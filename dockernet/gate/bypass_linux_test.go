@@ -2,8 +2,11 @@ package gate
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -255,6 +258,108 @@ func TestAttemptsWorkWithoutRules(t *testing.T) {
 	for i, a := range attempts() {
 		if !came[i] {
 			t.Errorf("%s does not come out even without rules", a.name)
+		}
+	}
+}
+
+// headers6 puts an extension header before what an IPv6 packet carries. Each says of which kind it is, and the text is
+// in it or behind it (RFC 8200 §4.3, §4.4, §4.6, RFC 8754 §2).
+var headers6 = map[string]struct {
+	kind byte
+	make func(next byte, text string) []byte
+}{
+	"routing_header": {unix.IPPROTO_ROUTING, func(next byte, text string) []byte {
+		return append([]byte{next, 2, 4, 1, 0, 0, 0, 0}, fmt.Sprintf("%-16s", text)...) // as if an address
+	}},
+	"destination_options": {unix.IPPROTO_DSTOPTS, padded},
+	"hop_by_hop":          {unix.IPPROTO_HOPOPTS, padded},
+}
+
+// padded is a header of 16 bytes with an option that has the text in it.
+func padded(next byte, text string) []byte {
+	return append([]byte{next, 1, 1, 12}, fmt.Sprintf("%-12s", text)...)
+}
+
+// No rule that lets something through looks for ports or types behind options or extension headers: those say where
+// else a packet goes, and have room for more than it seems to carry.
+func TestNothingGetsPastBehindOptions(t *testing.T) {
+	l := newLab(t, false)
+	l.serve(t)
+	s := l.spec(t, l.listen(t), phaseOf(t, "no-network"), phaseOf(t, "public"))
+	s.Open = []netip.AddrPort{netip.AddrPortFrom(sibling4, 8080), netip.AddrPortFrom(sibling6, 8080)}
+	if err := l.gate.Install(s, policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	l.neighbours(t)
+	inbound := make(map[netip.Addr]uint16) // ports of connections from the siblings
+	for _, a := range [][2]netip.Addr{{sibling4, own4}, {sibling6, own6}} {
+		c, err := l.dial(t, "udp", a[0], a[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if got := exchange(c); got != "inside" {
+			t.Fatalf("from %v: got %s", a[0], got)
+		}
+		inbound[a[0]] = netip.MustParseAddrPort(c.LocalAddr().String()).Port()
+	}
+	search := append(make([]byte, 4), sibling6.AsSlice()...)
+	plain := map[string]func(text string) []byte{ // what the rules let through
+		"open": func(text string) []byte {
+			return tcp6(netip.AddrPortFrom(own6, 1234), netip.AddrPortFrom(sibling6, 8080), 1, 0, 2, text)
+		},
+		"reply": func(text string) []byte {
+			return ip6{from: own6, to: sibling6, next: unix.IPPROTO_UDP, hops: 64}.packet(udp6(own6, sibling6, 7000, inbound[sibling6], text))
+		},
+		"neighbour": func(string) []byte { return icmp6Message(ip6{from: own6, to: sibling6, hops: 255}, 135, search) },
+	}
+	var packets []struct {
+		name string
+		make func(text string) []byte
+	}
+	add := func(name string, make func(string) []byte) {
+		packets = append(packets, struct {
+			name string
+			make func(string) []byte
+		}{name, make})
+	}
+	for _, what := range []string{"open", "reply", "neighbour"} {
+		for _, name := range slices.Sorted(maps.Keys(headers6)) {
+			add(what+"_"+name, func(text string) []byte {
+				p := plain[what](text)
+				h := headers6[name]
+				b := slices.Concat(p[:40], h.make(p[6], text), p[40:])
+				b[6] = h.kind
+				binary.BigEndian.PutUint16(b[4:], uint16(len(b)-40))
+				return b
+			})
+		}
+	}
+	nothing := []byte{1, 1, 1, 0}
+	add("open_ip_options", func(text string) []byte {
+		segment := tcp4(netip.AddrPortFrom(own4, 1234), netip.AddrPortFrom(sibling4, 8080), 1, 0, 2, text)[20:]
+		return ip4{from: own4, to: sibling4, protocol: unix.IPPROTO_TCP, options: nothing}.packet(segment)
+	})
+	add("reply_ip_options", func(text string) []byte {
+		return ip4{from: own4, to: sibling4, protocol: unix.IPPROTO_UDP, options: nothing}.packet(udp(7000, inbound[sibling4], text))
+	})
+	tap := newTap(t, l.outside, "eth0")
+	for i, p := range packets {
+		l.workload.Run(t, func() error { _ = sendRaw(p.make(leak(i)), nil); return nil })
+	}
+	l.outside.Run(t, func() error { return sendUDP(netip.AddrPortFrom(own4, 9), "")("the end") })
+	came := tap.until(t, "the end")
+	for i := range leaked(came) {
+		t.Errorf("came out: %s", packets[i].name)
+	}
+	// The same packets without any of that do come out.
+	for i, what := range []string{"open", "reply", "neighbour"} {
+		tap := newTap(t, l.outside, "eth0")
+		packet := plain[what](leak(i))
+		l.workload.Run(t, func() error { return sendRaw(packet, nil) })
+		l.outside.Run(t, func() error { return sendUDP(netip.AddrPortFrom(own4, 9), "")("the end") })
+		if !slices.ContainsFunc(tap.until(t, "the end"), func(p []byte) bool { return bytes.Equal(p, packet) }) {
+			t.Errorf("%s: refused also without options", what)
 		}
 	}
 }

@@ -8,14 +8,12 @@ import (
 func (b *builder) common() {
 	rules := []rule{
 		{fresh, jump(b.fresh())},
-		reset,
 		{is(oifname, name("lo")), to(loopbackChain)},
 		// The interface is the one from before the redirect, so that these are not covered by the rule above.
 		{is(ctStatus, anyOf{"dnat"}), jump(redirectedChain)},
 	}
-	if !b.serves(ipv6) {
-		rules = append(rules, rule{is(nfproto, word("ipv6")), refuse})
-	}
+	rules = append(rules, bare(b.Spec)...)
+	rules = append(rules, reset)
 	steer := []rule{{is(ipDestination, network(single(engineResolver))), to(proxyChain)}}
 	for _, a := range b.Explicit {
 		f := familyOf(a.Addr())
@@ -38,7 +36,7 @@ func (b *builder) common() {
 func (b *builder) fresh() string {
 	var rules []rule
 	if b.serves(ipv6) {
-		rules = []rule{{is(l4proto, word("ipv6-icmp")), jump(b.neighbours())}}
+		rules = []rule{{is(ip6Next, word("ipv6-icmp")), jump(b.neighbours())}}
 	}
 	name := b.name("fresh")
 	b.chain(name, append(rules, ownSource, wholePackets)...)

@@ -62,21 +62,32 @@ var (
 	loopback6 = network(netip.PrefixFrom(netip.IPv6Loopback(), 128))
 )
 
-// shape returns for packets whose destination and port can be judged, and refuses all others: IPv4 options and IPv6
-// extension headers, which could name another destination, and other protocols. Most packets do not come here, see
-// phaseBuilder.shapely.
+// bare refuses IPv4 options and IPv6 extension headers, which could name another destination, and have room for more
+// than the rules look at. What the kernel calls a packet's protocol, and its ports, are those behind all such headers,
+// so this comes before any rule that lets something through by them.
+func bare(s *Spec) []rule {
+	if !s.serves(ipv6) {
+		return []rule{{not(ipHeaderLength, number(5)), refuse}, {is(nfproto, word("ipv6")), refuse}}
+	}
+	return []rule{
+		{not(ipHeaderLength, number(5)), refuse},
+		{not(ip6Next, word("tcp")), not(ip6Next, word("udp")), not(ip6Next, word("ipv6-icmp")), refuse},
+	}
+}
+
+// shape returns for packets whose destination and port can be judged, and refuses all others. Most packets do not come
+// here, see phaseBuilder.shapely.
 func shape(s *Spec) []rule {
 	rules := []rule{
-		{not(ipHeaderLength, number(5)), refuse},
 		{is(ipProtocol, word("tcp")), not(tcpPort, number(0)), back},
 		{is(ipProtocol, word("udp")), not(udpPort, number(0)), back},
 		{is(icmpType, word("echo-request")), back},
 	}
 	if s.serves(ipv6) {
 		rules = append(rules,
-			rule{is(ip6Next, word("tcp")), not(tcpPort, number(0)), back},
-			rule{is(ip6Next, word("udp")), not(udpPort, number(0)), back},
-			rule{is(ip6Next, word("ipv6-icmp")), is(icmp6Type, echo6), back})
+			rule{is(nfproto, word("ipv6")), not(tcpPort, number(0)), back},
+			rule{is(nfproto, word("ipv6")), not(udpPort, number(0)), back},
+			rule{is(icmp6Type, echo6), back})
 	}
 	return append(rules, rule{refuse})
 }

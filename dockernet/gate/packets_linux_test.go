@@ -58,8 +58,24 @@ func udp(from, to uint16, payload string) []byte {
 	return append(b, payload...)
 }
 
-// tcp4 is a TCP segment over IPv4, RFC 9293 §3.1.
+// udp6 has one.
+func udp6(from, to netip.Addr, fromPort, toPort uint16, payload string) []byte {
+	b := udp(fromPort, toPort, payload)
+	binary.BigEndian.PutUint16(b[6:], transportChecksum(from, to, unix.IPPROTO_UDP, b))
+	return b
+}
+
+// tcp4 and tcp6 are TCP segments.
 func tcp4(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
+	return ip4{from: from.Addr(), to: to.Addr(), protocol: unix.IPPROTO_TCP}.packet(tcp(from, to, seq, ack, flags, payload))
+}
+
+func tcp6(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
+	return ip6{from: from.Addr(), to: to.Addr(), next: unix.IPPROTO_TCP, hops: 64}.packet(tcp(from, to, seq, ack, flags, payload))
+}
+
+// tcp is a TCP segment, RFC 9293 §3.1.
+func tcp(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
 	b := make([]byte, 20, 20+len(payload))
 	binary.BigEndian.PutUint16(b, from.Port())
 	binary.BigEndian.PutUint16(b[2:], to.Port())
@@ -69,7 +85,7 @@ func tcp4(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) 
 	binary.BigEndian.PutUint16(b[14:], 500)
 	b = append(b, payload...)
 	binary.BigEndian.PutUint16(b[16:], transportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
-	return ip4{from: from.Addr(), to: to.Addr(), protocol: unix.IPPROTO_TCP}.packet(b)
+	return b
 }
 
 // icmp6 is an ICMPv6 message, RFC 4443 §2.1.

@@ -82,7 +82,7 @@ func (p *phaseBuilder) judge(dns verdict, targets map[family][]rule) []rule {
 func (p *phaseBuilder) shapely(f family, protocol word, port field, do verdict) rule {
 	r := rule{is(ip6Next, protocol)}
 	if f == ipv4 {
-		r = rule{is(ipHeaderLength, number(5)), is(ipProtocol, protocol)}
+		r = rule{is(ipProtocol, protocol)}
 	}
 	return append(r, not(port, number(0)), not(port, number(dnsPort)), do)
 }
@@ -110,7 +110,7 @@ func (p *phaseBuilder) replies() []rule {
 func (p *phaseBuilder) input() []rule {
 	rules := []rule{
 		{is(ctDirection, word("reply")), back},
-		{is(icmp6Type, between{routerSearch, neighbourAnswer}), back},
+		{is(ip6Next, word("ipv6-icmp")), is(icmp6Type, between{routerSearch, neighbourAnswer}), back},
 	}
 	if p.of.Inbound == policy.InboundHost {
 		for _, f := range p.families() {
@@ -134,7 +134,7 @@ func (p *phaseBuilder) allowlist() (filter, steer []rule) {
 	targets := make(map[family][]rule)
 	var dns, local, straight, wrapped, lifted []rule
 	for _, f := range p.families() {
-		within := spans(nil)
+		within := every(f)
 		if p.Internal {
 			within = p.near(f)
 		}

@@ -116,6 +116,32 @@ func TestLoopbackTargetsMakeNoRules(t *testing.T) {
 	}
 }
 
+// Where a family has no local address, none of its targets is one.
+func TestFamilyWithoutLocalAddresses(t *testing.T) {
+	allow := phaseOf(t, "allowlist", "192.0.2.5", "2001:db8:2::5", "[2001:db8:2::7]:443", "2001:db8:2:1::/64", "64:ff9b::203.0.113.9")
+	for _, tt := range []struct {
+		name     string
+		internal bool
+		beside   string
+		never    string
+	}{
+		{"internal", true, "ok.test", "2001:db8:2"},
+		{"beside_denied_names", false, "evil.test", "local6_1 {\n\t\tip6"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := ipv4Only(example(true, threeOf(t, allow, phaseOf(t, "denylist", tt.beside))))
+			s.Internal = tt.internal
+			listing, err := Listing(s, policy.Baseline)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if phase, _ := split(listing); strings.Contains(phase, tt.never) {
+				t.Errorf("the listing has %q:\n%s", tt.never, phase)
+			}
+		})
+	}
+}
+
 // Whoever writes a Spec is told what is wrong with it.
 func TestCheck(t *testing.T) {
 	for _, tt := range []struct {

@@ -181,3 +181,38 @@ func TestPlanes(t *testing.T) {
 		})
 	}
 }
+
+// On a network of IPv4 only, the IPv6 targets of an allowlist are no neighbours, and TCP to them is not local.
+func TestPlanesOfAFamilyWithoutLocalAddresses(t *testing.T) {
+	to := netip.MustParseAddrPort("[2001:db8:2::10]:80")
+	allow := phaseOf(t, "allowlist", to.Addr().String())
+	for _, tt := range []struct {
+		name     string
+		internal bool
+		want     string // of UDP
+		beside   []Phase
+	}{
+		{"internal", true, "refused", nil},
+		{"beside_denied_names", false, "direct", []Phase{phaseOf(t, "denylist", "evil.test")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, false)
+			listeners := l.listen(t)
+			if err := l.gate.Install(l.spec(t, listeners, phaseOf(t, "public")), policy.Baseline); err != nil {
+				t.Fatal(err)
+			}
+			before := l.open(t, "tcp", to, "direct")
+			s := ipv4Only(l.spec(t, listeners, append([]Phase{allow}, tt.beside...)...))
+			s.Internal = tt.internal
+			if err := l.gate.Install(s, policy.Baseline); err != nil {
+				t.Fatal(err)
+			}
+			if got := l.probe(t, "udp", to.String()); got != tt.want {
+				t.Errorf("udp: got %s, want %s", got, tt.want)
+			}
+			if got := exchange(before.conn); got != "refused" {
+				t.Errorf("a connection from before: got %s", got)
+			}
+		})
+	}
+}

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"sluice/matcher"
@@ -62,6 +63,14 @@ func example(withIPv6 bool, phases [policy.PhaseCount]Phase) *Spec {
 		s.Listeners.TCP6, s.Listeners.UDP6 = 40003, 40004
 		s.Explicit = append(s.Explicit, netip.MustParseAddrPort("[::1]:3128"))
 	}
+	return s
+}
+
+// ipv4Only takes the networks and host addresses of IPv6 away.
+func ipv4Only(s *Spec) *Spec {
+	s.Networks = slices.DeleteFunc(s.Networks, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	s.Direct = slices.DeleteFunc(s.Direct, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	s.Host = slices.DeleteFunc(s.Host, netip.Addr.Is6)
 	return s
 }
 

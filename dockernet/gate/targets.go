@@ -48,16 +48,9 @@ func (t *targets) add(p netip.Prefix, port uint16, floor spans) {
 	}
 }
 
-// finish brings all into order, without the addresses that are in never and, if within is not nil, those that are not
-// in within.
+// finish brings all into order, without the addresses that are in never and those that are not in within.
 func (t *targets) finish(never, within spans) {
-	clean := func(s spans) spans {
-		s = s.merged().without(never)
-		if within != nil {
-			s = s.within(within)
-		}
-		return s
-	}
+	clean := func(s spans) spans { return s.merged().without(never).within(within) }
 	t.dns = clean(t.dns)
 	for _, ports := range []map[uint16]spans{t.ports, t.exact} {
 		every := clean(ports[0])
@@ -86,8 +79,7 @@ func (p *Phase) each(f family, do func(netip.Prefix, uint16)) {
 	}
 }
 
-// allowed are the targets of an allowlist that are on the direct plane. within, if not nil, are the addresses that can
-// be reached there.
+// allowed are the targets of an allowlist that are on the direct plane, where the addresses of within can be reached.
 func (s *Spec) allowed(p *Phase, f family, within spans) *targets {
 	t := newTargets()
 	floor := s.floor(f)
@@ -104,12 +96,20 @@ func (s *Spec) denied(p *Phase, f family) *targets {
 			t.ports[port] = append(t.ports[port], spanOf(prefix))
 		}
 	})
-	t.finish(nil, nil)
+	t.finish(nil, every(f))
 	return t
 }
 
 func newTargets() *targets {
 	return &targets{ports: make(map[uint16]spans), exact: make(map[uint16]spans)}
+}
+
+// every address of the family.
+func every(f family) spans {
+	if f == ipv4 {
+		return spansOf([]netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)})
+	}
+	return spansOf([]netip.Prefix{netip.PrefixFrom(netip.IPv6Unspecified(), 0)})
 }
 
 // never are addresses that nothing opens: as destinations on the wire they are none.
