@@ -267,6 +267,37 @@ func (l *lab) counters(t testing.TB, name string) map[string]nft.Counter {
 	return all
 }
 
+// dropped is how many packets of a container were dropped, by reason.
+func (l *lab) dropped(t testing.TB, name string) map[string]uint64 {
+	t.Helper()
+	packets := make(map[string]uint64)
+	for name, count := range l.counters(t, name) {
+		if name != allowedCount && name != repliesCount && name != resetsCount {
+			packets[name] = count.Packets
+		}
+	}
+	return packets
+}
+
+// since returns what has grown, and by how much.
+func since(before, after map[string]uint64) map[string]uint64 {
+	grown := make(map[string]uint64)
+	for name, n := range after {
+		if n != before[name] {
+			grown[name] = n - before[name]
+		}
+	}
+	return grown
+}
+
+// silence lets a container's kernel send nothing by itself: only frames that the test makes leave it.
+func (l *lab) silence(t testing.TB, name string) {
+	t.Helper()
+	runNft(t, l.containers[name].Namespace, `
+table inet silence { chain output { type filter hook output priority -500; policy drop; }; }
+table arp silence { chain output { type filter hook output priority -500; policy drop; }; }`, "-f", "-")
+}
+
 // nft runs nft on the host.
 func (l *lab) nft(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
