@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	docker "github.com/moby/docker-image-spec/specs-go/v1"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
@@ -187,11 +188,15 @@ func TestArchiveOfTheProxy(t *testing.T) {
 			DiffIDs []string `json:"diff_ids"`
 		} `json:"rootfs"`
 		Config struct {
-			User       string
-			Env        []string
-			Entrypoint []string
-			Cmd        []string
-			StopSignal string
+			User        string
+			Env         []string
+			Entrypoint  []string
+			Cmd         []string
+			StopSignal  string
+			Healthcheck struct {
+				Test              []string
+				Interval, Timeout time.Duration
+			}
 		} `json:"config"`
 	}
 	if err := json.Unmarshal(files[manifest[0].Config], &config); err != nil {
@@ -204,8 +209,9 @@ func TestArchiveOfTheProxy(t *testing.T) {
 		t.Errorf("configuration is called %s, want its digest", manifest[0].Config)
 	}
 	c := config.Config
-	got := fmt.Sprintf("%s %s %v %v %v %s", config.OS, c.User, c.Env, c.Entrypoint, c.Cmd, c.StopSignal)
-	if want := "linux 65532:65532 [PATH=/usr/local/bin] [/usr/local/bin/sluice-proxy] [] SIGTERM"; got != want {
+	got := fmt.Sprintf("%s %s %v %v %v %s %v", config.OS, c.User, c.Env, c.Entrypoint, c.Cmd, c.StopSignal, c.Healthcheck)
+	if want := "linux 65532:65532 [PATH=/usr/local/bin] [/usr/local/bin/sluice-proxy] [] SIGTERM " +
+		"{[CMD /usr/local/bin/sluice-proxy health --timeout 5s] 30s 10s}"; got != want {
 		t.Errorf("configuration %q, want %q", got, want)
 	}
 }

@@ -1,6 +1,8 @@
 package images
 
 import (
+	"time"
+
 	docker "github.com/moby/docker-image-spec/specs-go/v1"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -23,8 +25,8 @@ const ProxyTag = "sluice-proxy:dev"
 //
 //	docker run --read-only --tmpfs /run/sluice-proxy:uid=65532,gid=65532,mode=0700 … IMAGE serve --control /run/sluice-proxy …
 //
-// and "docker exec … sluice-proxy health" works then. The image itself has no health check, because it cannot know
-// whether there is a control socket.
+// The image's health check finds the proxy that runs in the container, whatever it was told. It comes rarely, since each
+// one costs the engine a process in the container.
 func SluiceProxy(binary []byte) (Image, error) {
 	const path = "/usr/local/bin/sluice-proxy"
 	layer, err := NewLayer(
@@ -47,6 +49,11 @@ func SluiceProxy(binary []byte) (Image, error) {
 			Labels: map[string]string{
 				"org.opencontainers.image.title":       "sluice-proxy",
 				"org.opencontainers.image.description": "Outbound policy for containers: CONNECT and HTTP proxy, DNS filter.",
+			},
+		}, DockerOCIImageConfigExt: docker.DockerOCIImageConfigExt{
+			Healthcheck: &docker.HealthcheckConfig{
+				Test:     []string{"CMD", path, "health", "--timeout", "5s"},
+				Interval: 30 * time.Second, Timeout: 10 * time.Second, Retries: 3,
 			},
 		}},
 	}, nil

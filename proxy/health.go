@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +43,35 @@ func (s *Server) Health(ctx context.Context) (control.Health, error) {
 	h.Milliseconds = float64(time.Since(began)) / float64(time.Millisecond)
 	h.OK = true
 	return h, nil
+}
+
+// recentTime is how long clients are told what a round trip has shown, so that they cannot keep the proxy busy with them.
+const recentTime = time.Second
+
+// recent is what the last round trip that a client asked for has shown.
+type recent struct {
+	trip sync.Mutex // one round trip at a time, for all that wait; guards what follows
+	at   time.Time
+	err  error
+}
+
+// Works reports, as an error, that nothing is forwarded. It is for anybody who can reach the proxy: it does what
+// [Server.Health] does once a second at most, and tells nothing of sessions.
+func (s *Server) Works(context.Context) error {
+	r := &s.recent
+	r.trip.Lock()
+	defer r.trip.Unlock()
+	if r.at.IsZero() || time.Since(r.at) > recentTime {
+		r.err = s.roundTrip(s.context)
+		r.at = time.Now()
+	}
+	if text := s.drains(); text != "" {
+		return errors.New(text)
+	}
+	if r.err != nil {
+		return fmt.Errorf("forwarding does not work: %w", r.err)
+	}
+	return nil
 }
 
 // roundTripTimeout is plenty for bytes that stay inside the machine.

@@ -83,6 +83,7 @@ type Server struct {
 	requests    atomic.Int64 // connections of the HTTP engine
 	began       time.Time
 	draining    atomic.Pointer[time.Time] // nil until [Server.Drain]: when it ends
+	recent      recent
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session

@@ -456,3 +456,37 @@ func TestSwitchIsWhole(t *testing.T) {
 		}
 	}
 }
+
+// Whoever asks the proxy itself (RFC 9110 section 7.6.2) learns whether it forwards, also without credentials and under
+// a policy that refuses everything. There is no trace of it.
+func TestAskTheProxy(t *testing.T) {
+	const head = " HTTP/1.1\r\nHost: x\r\n"
+	ask := func(r *rig, raw string) int {
+		t.Helper()
+		c, answer := r.send(raw)
+		defer c.Close()
+		return answer.StatusCode
+	}
+	r, records := startAudited(t, `"no-network"`, Config{})
+	r.session.SetAuth("u", "secret-word")
+	for range 3 {
+		if got := ask(r, "OPTIONS *"+head+"Max-Forwards: 0\r\n\r\n"); got != 204 {
+			t.Errorf("got %d, want 204", got)
+		}
+	}
+	if all := records(); len(all) != 0 {
+		t.Errorf("records: %+v", all)
+	}
+	for _, raw := range []string{
+		"OPTIONS *" + head + "\r\n",
+		"OPTIONS *" + head + "Max-Forwards: 1\r\n\r\n",
+		"OPTIONS *" + head + "Max-Forwards: 0\r\nMax-Forwards: 0\r\n\r\n",
+		"OPTIONS *" + head + "Max-Forwards: 0\r\nContent-Length: 1\r\n\r\nx",
+		"GET *" + head + "Max-Forwards: 0\r\n\r\n",
+		"OPTIONS http://x/" + head + "Max-Forwards: 0\r\n\r\n",
+	} {
+		if got := ask(r, raw); got != 407 {
+			t.Errorf("%q: got %d, want 407", raw, got)
+		}
+	}
+}

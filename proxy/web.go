@@ -93,6 +93,7 @@ func (s *Session) serveWeb(fd int, first []byte, how forward.Conn) {
 		if how.Mode == forward.Explicit {
 			how.Authorize = func(header string) bool { return s.auth.Load().allows([]byte(header)) }
 			how.Realm = s.server.config.Personality.Realm
+			how.Self = s.server.Works
 			how.Connect = func(_ net.Conn, read []byte) { s.takeBack(raw, read) }
 		}
 		how.Refused = func(r forward.Request, no *refusal.Refusal) {

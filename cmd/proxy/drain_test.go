@@ -26,7 +26,7 @@ func draining(t *testing.T, drain string) (p *program, open *tunnel, idle net.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	site := &http.Server{Handler: http.NotFoundHandler()}
+	site := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })}
 	go site.Serve(l)
 	t.Cleanup(func() { site.Close() })
 	write(t, file, allow(target, l.Addr().String()))
@@ -40,7 +40,7 @@ func draining(t *testing.T, drain string) (p *program, open *tunnel, idle net.Co
 		t.Fatal(err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(idle), nil)
-	if err != nil || answer.StatusCode != 404 || answer.Close {
+	if err != nil || answer.StatusCode != http.StatusNoContent || answer.Close {
 		t.Fatalf("plain request: %+v, %v", answer, err)
 	}
 	p.cancel()

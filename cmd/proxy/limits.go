@@ -29,7 +29,7 @@ func applyLimits(root string) {
 }
 
 func processors(threads int64) int {
-	const own = 16
+	const own = 16 + 8 // those of the run time, and of a health check beside it
 	return int(max(1, min((threads-own)/4, 1<<10)))
 }
 

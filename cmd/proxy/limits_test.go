@@ -49,7 +49,7 @@ func TestGroupLimit(t *testing.T) {
 }
 
 func TestProcessors(t *testing.T) {
-	for threads, want := range map[int64]int{64: 12, 20: 1, 1: 1, 0: 1, 1 << 40: 1024} {
+	for threads, want := range map[int64]int{64: 10, 20: 1, 1: 1, 0: 1, 1 << 40: 1024} {
 		if got := processors(threads); got != want {
 			t.Errorf("%d threads: got %d, want %d", threads, got, want)
 		}

@@ -104,7 +104,7 @@ func (m *managed) take(ctx context.Context, r control.Descriptor) error {
 		if err != nil {
 			return err
 		}
-		m.serve(ctx, r.Kind, func(ctx context.Context) error { return serveMetrics(ctx, l, m.server.Metrics(), m.log) })
+		m.serve(ctx, r.Kind, func(ctx context.Context) error { return serveMetrics(ctx, l, m.server, m.log) })
 		return nil
 	}
 	if err := control.CheckID(r.Session); err != nil {

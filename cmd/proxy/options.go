@@ -26,6 +26,17 @@ type options struct {
 	switches
 }
 
+// add adds the flags of serve. What o holds are their defaults.
+func (o *options) add(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	flags.StringVar(&o.policy, "policy", "", "the policy `FILE` to follow")
+	flags.StringVar(&o.phase, "phase", o.phase, "the `PHASE` to begin with: baseline, run or evaluation")
+	flags.StringSliceVar(&o.listen, "listen", o.listen, "serve HTTP proxy clients on `ADDR`")
+	flags.StringVar(&o.user, "user", "", "ask clients for the user `NAME`, with the password in SLUICE_PASSWORD or --password-file")
+	flags.StringVar(&o.passwordFile, "password-file", "", "the `FILE` that holds the password")
+	o.switches.add(flags)
+}
+
 // switches are the settings that a personality leaves to the user.
 type switches struct {
 	dns, metrics, control, audit                   string
@@ -42,7 +53,7 @@ const defaultDrain = 8 * time.Second
 func (s *switches) add(flags *pflag.FlagSet) {
 	flags.StringVar(&s.dns, "dns", s.dns, "filter DNS on `ADDR`, UDP and TCP, as in :53 (default off)")
 	flags.StringSliceVar(&s.upstreams, "upstream", s.upstreams, "DNS servers, as `ADDR` or ADDR:PORT (default those of /etc/resolv.conf)")
-	flags.StringVar(&s.metrics, "metrics", s.metrics, "serve metrics for Prometheus on `ADDR`, as in :9464 (default off)")
+	flags.StringVar(&s.metrics, "metrics", s.metrics, "serve /metrics for Prometheus, and /health, on `ADDR`, as in :9464 (default off)")
 	flags.StringVar(&s.control, "control", s.control, "bind control.sock in `DIR`, for ctl and health (default off)")
 	flags.StringVar(&s.audit, "audit", s.audit, "write an audit record of each connection to `FILE`; - is stdout, none is none; SIGHUP reopens it")
 	flags.StringSliceVar(&s.privateZones, "private-zone", s.privateZones, "a `DOMAIN` whose names may have private addresses under a wildcard")

@@ -50,14 +50,7 @@ With --control and no --policy, a controller hands over listeners and policies i
 		Example: "  sluice-proxy serve --policy policy.yaml --listen 127.0.0.1:8080",
 		Args:    cobra.NoArgs,
 	}
-	flags := cmd.Flags()
-	flags.SortFlags = false
-	flags.StringVar(&o.policy, "policy", "", "the policy `FILE` to follow")
-	flags.StringVar(&o.phase, "phase", o.phase, "the `PHASE` to begin with: baseline, run or evaluation")
-	flags.StringSliceVar(&o.listen, "listen", o.listen, "serve HTTP proxy clients on `ADDR`")
-	flags.StringVar(&o.user, "user", "", "ask clients for the user `NAME`, with the password in SLUICE_PASSWORD or --password-file")
-	flags.StringVar(&o.passwordFile, "password-file", "", "the `FILE` that holds the password")
-	o.switches.add(flags)
+	o.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		phase, err := policy.ParsePhase(o.phase)
 		if err != nil {
@@ -214,7 +207,7 @@ func (d *deployment) run(asked context.Context, log *slog.Logger, server *proxy.
 		}
 		server.AddOwn(l.Addr())
 		log.Info("serving metrics", "address", l.Addr())
-		group.Go(func() error { return serveMetrics(ctx, l, server.Metrics(), log) })
+		group.Go(func() error { return serveMetrics(ctx, l, server, log) })
 	}
 	if d.dns != "" {
 		address, err := serveDNS(session, d.dns)
@@ -319,10 +312,17 @@ func serveDNS(session *proxy.Session, address string) (net.Addr, error) {
 	return tcp.Addr(), nil
 }
 
-// serveMetrics answers GET /metrics on l until ctx is done.
-func serveMetrics(ctx context.Context, l net.Listener, metrics http.Handler, log *slog.Logger) error {
+// serveMetrics answers GET /metrics, and GET /health with 200 or 503, on l until ctx is done.
+func serveMetrics(ctx context.Context, l net.Listener, server *proxy.Server, log *slog.Logger) error {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics)
+	mux.Handle("GET /metrics", server.Metrics())
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
+		if err := server.Works(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	s := &http.Server{
 		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),

@@ -198,6 +198,7 @@ func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n 
 		Labels: map[string]string{
 			LabelInternal: "proxy", labelDir: o.Dir, labelNumber: strconv.Itoa(n), labelRecipe: r.digest,
 		},
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, // monitor asks more often, and without a process
 	}, &container.HostConfig{
 		NetworkMode:    container.NetworkMode(on.Name),
 		Mounts:         []mount.Mount{{Type: mount.TypeBind, Source: dir, Target: mountPoint, ReadOnly: true}},

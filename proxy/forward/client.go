@@ -30,6 +30,10 @@ func (c *client) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		c.connect(w, h)
 		return
 	}
+	if c.Self != nil && c.Mode == Explicit && h.asksProxy(r.Header) {
+		c.answerSelf(w, r)
+		return
+	}
 	d, request, bad := c.destination(h)
 	switch {
 	case c.Mode == Explicit && c.Authorize != nil && !c.Authorize(credentials(r.Header)):
@@ -59,6 +63,20 @@ func (c *client) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.exchange(w, r, h, d, request, flow)
+}
+
+// asksProxy reports whether a request is for the first proxy on its way (RFC 9110 section 7.6.2).
+func (h *head) asksProxy(fields http.Header) bool {
+	hops := fields["Max-Forwards"]
+	return h.method == http.MethodOptions && h.target == "*" && h.length == 0 && len(hops) == 1 && hops[0] == "0"
+}
+
+func (c *client) answerSelf(w http.ResponseWriter, r *http.Request) {
+	if err := c.Self(r.Context()); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // credentials returns the Proxy-Authorization field, if there is one and no more.

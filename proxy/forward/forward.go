@@ -96,6 +96,11 @@ type Conn struct {
 	// Realm is named in the 407 that follows.
 	Realm string
 
+	// Self says whether the proxy works, for an Explicit client that asks the proxy itself: OPTIONS * with Max-Forwards: 0
+	// (RFC 9110 section 7.6.2), which needs no credentials. It gets a 204, or a 503 with the error. If nil, such a request
+	// gets a 400.
+	Self func(context.Context) error
+
 	// Connect takes over when a later request of an Explicit connection is a CONNECT: conn is the connection as it was
 	// given to ServeConn, read is what was read from it and not answered, beginning with the CONNECT. When it returns
 	// the connection is closed. If nil, such a request gets a 400 and the connection is closed.
