@@ -176,17 +176,15 @@ func (n *Internet) open() error {
 }
 
 func (n *Internet) openUDP() error {
-	echo, err := net.ListenPacket("udp", hostPort(PortEcho))
+	echo, err := net.ListenUDP("udp", &net.UDPAddr{Port: PortEcho})
 	if err != nil {
 		return err
 	}
 	n.closers = append(n.closers, echo)
-	// The destination of a packet is the source of its answer.
-	withDestination := ipv6.NewPacketConn(echo)
-	if err := withDestination.SetControlMessage(ipv6.FlagDst, true); err != nil {
+	if err := ipv6.NewPacketConn(echo).SetControlMessage(ipv6.FlagDst, true); err != nil {
 		return fmt.Errorf("UDP echo: %w", err)
 	}
-	n.serving.Go(func() { serveUDPEcho(withDestination) })
+	n.serving.Go(func() { serveUDPEcho(echo) })
 
 	udp, err := net.ListenPacket("udp", hostPort(53))
 	if err != nil {

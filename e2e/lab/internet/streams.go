@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/net/ipv6"
 )
 
 const (
@@ -88,16 +86,15 @@ func serveEcho(conn net.Conn) {
 	// The client has closed its sending half; what it sent has been sent back.
 }
 
-// serveUDPEcho answers from the address that was asked, until conn is closed.
-func serveUDPEcho(conn *ipv6.PacketConn) {
-	buffer := make([]byte, 64<<10)
+// serveUDPEcho answers from the address that was asked, until conn is closed. The kernel says which one it was, in a form
+// that it also takes back, of IPv4 addresses too (ipv6(7), IPV6_PKTINFO).
+func serveUDPEcho(conn *net.UDPConn) {
+	buffer, asked := make([]byte, 64<<10), make([]byte, 128)
 	for {
-		size, control, from, err := conn.ReadFrom(buffer)
+		size, control, _, from, err := conn.ReadMsgUDPAddrPort(buffer, asked)
 		if err != nil {
 			return
 		}
-		if control != nil {
-			conn.WriteTo(buffer[:size], &ipv6.ControlMessage{Src: control.Dst}, from)
-		}
+		conn.WriteMsgUDPAddrPort(buffer[:size], asked[:control], from)
 	}
 }
