@@ -72,6 +72,7 @@ type conn struct {
 	opened   time.Time
 	bytesIn  uint64 // from the upstream
 	bytesOut uint64 // to the upstream
+	idle     idleness
 	flow     flowLink
 }
 

@@ -27,8 +27,7 @@ func TestQuietTunnel(t *testing.T) {
 	}
 }
 
-// Case L-05: no tunnel is ended for being idle, so none is taken for idle. Peers that are gone are found by probes of the
-// kernel, on both sides.
+// Case L-05: peers that are gone are found by probes of the kernel, on both sides, whether or not there is a limit.
 func TestDeadPeersAreProbed(t *testing.T) {
 	port := listen(t, echo)
 	r := start(t, allow("127.0.0.1"), Config{Workers: 1})

@@ -36,6 +36,7 @@ const (
 	reasonOtherName     matcher.Reason = "other-name"       // the name shown inside is not allowed
 	reasonOtherAddress  matcher.Reason = "other-address"    // it is allowed, but stands for another address
 	reasonOpaque        matcher.Reason = "opaque"           // what is said inside cannot be judged by name
+	reasonIdle          matcher.Reason = "idle"             // no byte for as long as the configuration lets a flow rest
 	reasonClientGone    matcher.Reason = "client-gone"      //
 	reasonCapacity      matcher.Reason = "capacity"         // no descriptors, memory or places left
 	reasonNoSuchName    matcher.Reason = "no-such-name"     //

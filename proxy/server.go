@@ -54,6 +54,7 @@ type Config struct {
 	LargeHeadStatus int           // HTTP status of a larger one; 431
 	HeaderTimeout   time.Duration // for a head, or a ClientHello that was begun, to be complete; 30 s
 	DialTimeout     time.Duration // for looking a name up and connecting; 15 s
+	IdleTimeout     time.Duration // for a flow that moves no byte either way, and a quarter more; no limit
 	Memory          int64         // bytes that clients may make the proxy use, roughly; GOMEMLIMIT (no limit)
 	MaxConnections  int64         // clients at one time, in all; what descriptors and Memory are enough for
 	MaxRequests     int64         // those of them that do not ask for a tunnel; what Memory is enough for

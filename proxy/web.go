@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -357,7 +358,7 @@ func (f *webFlow) use(u *webUpstream) bool {
 	s := f.gate.session
 	u.mu.Lock()
 	f.subject.address = u.subject.address
-	u.subject, u.client, u.busy = f.subject, f.client, true
+	u.subject, u.client, u.busy, u.idle = f.subject, f.client, true, idleness{}
 	gone := u.closed
 	u.mu.Unlock()
 	f.upstream = u
@@ -424,8 +425,10 @@ type webUpstream struct {
 	session *Session
 	since   time.Time
 	id      uint64
+	moved   atomic.Uint64 // bytes both ways
 
 	mu      sync.Mutex // guards what follows
+	idle    idleness
 	client  net.Conn
 	subject subject
 	busy    bool // a request is under way

@@ -46,6 +46,9 @@ type worker struct {
 	settles  *poll.Queue // a tunnel that lasts gets keep-alive probes
 	pauses   *poll.Queue // clients wait that could not be accepted
 	endings  *poll.Queue // the kernel is still sending what a tunnel ended with
+	sweeps   *poll.Queue // idle flows are looked for
+
+	nextSweep poll.Timer
 }
 
 func newWorker(s *Server, index int) (*worker, error) {
@@ -64,6 +67,10 @@ func newWorker(s *Server, index int) (*worker, error) {
 	w.settles = w.NewQueue(settleTime, func(o any) { o.(*conn).settled() })
 	w.endings = w.NewQueue(endingTime, func(o any) { o.(*conn).finish() })
 	w.pauses = w.NewQueue(pauseTime, func(o any) { o.(*acceptor).Ready(0, 0) })
+	w.sweeps = w.NewQueue(sweepTime(s.config.IdleTimeout), func(o any) { o.(*worker).sweep() })
+	if s.config.IdleTimeout > 0 {
+		w.sweeps.Start(&w.nextSweep, w)
+	}
 	return w, nil
 }
 

@@ -168,6 +168,8 @@ func TestUsage(t *testing.T) {
 		{"bad-phase", "sluice-proxy --policy " + good + " --phase setup", "", 2, "setup"},
 		{"bad-variable", "sluice-proxy --policy " + good, "SLUICE_FLOOR=maybe", 2, "SLUICE_FLOOR in the environment"},
 		{"bad-upstream", "sluice-proxy --policy " + good + " --upstream dns.test", "", 2, `--upstream "dns.test"`},
+		{"bad-drain", "sluice-proxy --policy " + good + " --drain -1s", "", 2, "--drain -1s"},
+		{"bad-idle-timeout", "sluice-proxy --policy " + good + " --idle-timeout 10ms", "", 2, "--idle-timeout 10ms"},
 		{"bad-never", "sluice-proxy --policy " + good + " --never 192.0.2.1", "", 2, `--never "192.0.2.1"`},
 		{"bad-listen", "sluice-proxy --policy " + good + " --listen 127.0.0.1:99999", "", 1, "--listen 127.0.0.1:99999: address 99999: invalid port: write an address and a port"},
 		{"bad-metrics", "sluice-proxy --policy " + good + " --metrics 127.0.0.1:99999", "", 1, "--metrics 127.0.0.1:99999: "},

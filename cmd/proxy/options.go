@@ -42,7 +42,7 @@ type switches struct {
 	dns, metrics, control, audit                   string
 	upstreams, privateZones, never                 []string
 	resolveForAddressRules, wildcardPrivate, floor bool
-	drain                                          time.Duration
+	drain, idle                                    time.Duration
 }
 
 // defaultDrain lets what is under way end as far as "docker stop" does, which kills after ten seconds: the rest of them
@@ -60,6 +60,7 @@ func (s *switches) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&s.never, "never", s.never, "a `NETWORK` that is not dialled whatever the policy says, as in 192.0.2.0/24")
 	flags.BoolVar(&s.wildcardPrivate, "wildcard-private", s.wildcardPrivate, "let names under any wildcard have private addresses")
 	flags.BoolVar(&s.resolveForAddressRules, "resolve-for-address-rules", s.resolveForAddressRules, "look up names that an allowlist does not list, for the sake of its addresses")
+	flags.DurationVar(&s.idle, "idle-timeout", s.idle, "reset connections in which no byte has moved either way for so `LONG`, 1s or more; 0 is never")
 	flags.DurationVar(&s.drain, "drain", s.drain, "after SIGTERM or SIGINT, let open connections end for so `LONG` before they are reset; 0 is not at all")
 	flags.BoolVar(&s.floor, "floor", s.floor, "refuse loopback, link-local, metadata and such addresses unless a target names them")
 }

@@ -125,6 +125,9 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 	if d.drain < 0 {
 		return fmt.Errorf("--drain %v: give a time of 0 or more, as in 8s", d.drain)
 	}
+	if d.idle != 0 && d.idle < time.Second {
+		return fmt.Errorf("--idle-timeout %v: give a time of at least 1s, as in 10m, or 0 for no limit", d.idle)
+	}
 	applyLimits("/")
 	upstreams, err := parseUpstreams(d.upstreams)
 	if err != nil && len(d.upstreams) > 0 {
@@ -155,7 +158,7 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 	}
 	server, err := proxy.New(proxy.Config{
 		Upstreams: upstreams, UpstreamsChanged: changed, Matcher: judging, Audit: records, Logger: log, Registry: registry,
-		Personality: d.personality, LargeHeadStatus: d.largeHead, Version: readBuild().Version,
+		Personality: d.personality, LargeHeadStatus: d.largeHead, Version: readBuild().Version, IdleTimeout: d.idle,
 	})
 	if err != nil {
 		return failed(errors.Join(err, records.Close()))
