@@ -43,6 +43,9 @@ var isUnreadable = []nft.Part{
 	nft.Not(nft.InNetwork(24+8, 4), nft.Bytes{0, 0, 0, 0}),
 }
 
+// isISATAP is the shape of the last of the forms, without the bytes that it does not look at.
+var isISATAP = nft.Masked{Field: nft.InNetwork(24+8, 4), Mask: 0xfdffffff, Value: nft.Hex(0x5efe)}
+
 // In an ISATAP interface identifier the bit 0x02 of the first byte may be set or not.
 var isatapMask = func() [16]byte { m := ones(8, 12); m[8] &^= 0x02; return m }()
 

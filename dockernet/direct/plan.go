@@ -127,7 +127,7 @@ func hiding(elsewhere nft.Verdict) []nft.Rule {
 	for _, w := range wrappers {
 		rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(w)), elsewhere})
 	}
-	return append(rules, nft.Rule{forms[len(forms)-1].shape, elsewhere})
+	return append(rules, nft.Rule{isISATAP, elsewhere})
 }
 
 // Named are the addresses that a phase which refuses by default lets through on some port, with those of Open.

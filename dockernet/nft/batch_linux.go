@@ -186,7 +186,8 @@ var keys = map[Type]struct {
 // fieldLength is NFTA_SET_FIELD_LEN of linux/netfilter/nf_tables.h.
 const fieldLength = 1
 
-// AddSets makes sets and fills them. Sets that are there get these elements too.
+// AddSets makes sets and fills them. Sets of ranges, and of names of interfaces, that are there get these elements too;
+// there is no room for more in others.
 func (b *Batch) AddSets(id ID, sets ...Set) {
 	if b.ids == nil {
 		b.ids = make(map[ID]map[string]uint32)
@@ -213,8 +214,15 @@ func (b *Batch) AddSets(id ID, sets ...Set) {
 		b.add(id, unix.NFT_MSG_NEWSET, netlink.Create, func(a attributes) attributes {
 			a = a.text(unix.NFTA_SET_NAME, s.Name).number(unix.NFTA_SET_FLAGS, flags).number(unix.NFTA_SET_KEY_TYPE, key.kind).
 				number(unix.NFTA_SET_KEY_LEN, length).number(unix.NFTA_SET_ID, b.lastID)
+			var about attributes
 			if s.Type.withPort() {
-				a = a.nest(unix.NFTA_SET_DESC, attributes(nil).nest(nftables.NFTA_SET_DESC_CONCAT, fields))
+				about = about.nest(nftables.NFTA_SET_DESC_CONCAT, fields)
+			}
+			if s.fixed() {
+				about = about.number(unix.NFTA_SET_DESC_SIZE, uint32(len(s.Elements)))
+			}
+			if about != nil {
+				a = a.nest(unix.NFTA_SET_DESC, about)
 			}
 			return a
 		})

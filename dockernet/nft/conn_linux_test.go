@@ -1,10 +1,14 @@
 package nft_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"sluice/dockernet/netns/netnstest"
 	"sluice/dockernet/nft"
@@ -141,6 +145,63 @@ func TestLists(t *testing.T) {
 		if err := send(t, c, func(b *nft.Batch) { b.DeleteTable(table) }); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A list is complete although others change their tables while the kernel writes it down, part by part.
+func TestListsAreComplete(t *testing.T) {
+	ns := netnstest.New(t)
+	conns := make([]*nft.Conn, 2)
+	for i := range conns {
+		ns.Run(t, func() (err error) {
+			conns[i], err = nft.Dial()
+			return err
+		})
+		t.Cleanup(func() { conns[i].Close() })
+	}
+	var ours, others []nft.Chain
+	for i := range 400 {
+		ours, others = append(ours, nft.Chain{Name: fmt.Sprintf("ours%d", i)}), append(others, nft.Chain{Name: fmt.Sprintf("other%d", i)})
+	}
+	other := nft.ID{Family: "inet", Name: "other"}
+	fill := func(id nft.ID, chains []nft.Chain) error {
+		return send(t, conns[0], func(b *nft.Batch) { b.AddTable(id); b.AddChains(id, chains...) })
+	}
+	if err := errors.Join(fill(other, others), fill(table, ours)); err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	done := make(chan error)
+	go func() {
+		var err error
+		for i := 0; err == nil && !stop.Load(); i = (i + 1) % len(others) {
+			b := new(nft.Batch)
+			b.Delete(other, nft.Objects{Chains: []string{others[i].Name}})
+			err = conns[0].Send(b)
+			time.Sleep(time.Millisecond) // so that some lists are not interrupted
+			if err == nil {
+				b = new(nft.Batch)
+				b.AddChains(other, others[i])
+				err = conns[0].Send(b)
+			}
+		}
+		done <- err
+	}()
+	for range 200 {
+		chains, err := conns[1].Chains("inet")
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		got := chains[table.Name]
+		if n := len(got); n != len(ours) || len(slices.Compact(slices.Sorted(slices.Values(got)))) != n {
+			t.Errorf("%d chains of %d, or some twice", n, len(ours))
+			break
+		}
+	}
+	stop.Store(true)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

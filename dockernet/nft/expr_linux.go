@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -49,9 +50,8 @@ func (c *compiler) part(p Part) error {
 	case Masked:
 		return c.masked(p)
 	case Shaped:
-		c.load(IP6Destination, register)
-		c.and(p.Mask[:])
-		c.add(&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: p.Value[:]})
+		c.need(IP6Destination)
+		c.shaped(IP6Destination, p.Value[:], p.Mask[:], false)
 	case In:
 		c.key(p.Fields)
 		c.add(&expr.Lookup{SourceRegister: register, SetName: p.Set, SetID: c.sets[p.Set], Invert: p.Not})
@@ -143,14 +143,11 @@ func operator(not bool) expr.CmpOp {
 }
 
 func (c *compiler) test(t Test) error {
+	if v, ok := t.Value.(Network); ok {
+		return c.network(t, netip.Prefix(v))
+	}
 	c.load(t.Field, register)
 	switch v := t.Value.(type) {
-	case Network:
-		p := netip.Prefix(v)
-		if !p.IsSingleIP() {
-			c.and(maskOf(p))
-		}
-		return c.compare(t.Field, t.Not, p.Masked().Addr().AsSlice())
 	case Range:
 		first, last := t.Field.bytes(v.First), t.Field.bytes(v.Last)
 		if t.Field.native {
@@ -179,6 +176,42 @@ func (c *compiler) test(t Test) error {
 		c.learn(t.Field, w)
 	}
 	return c.compare(t.Field, t.Not, data)
+}
+
+func (c *compiler) network(t Test, p netip.Prefix) error {
+	address, mask := p.Masked().Addr().AsSlice(), maskOf(p)
+	if len(address) != int(t.Field.size) {
+		return fmt.Errorf("%v has %d bytes and cannot be compared with %v", t.Field, t.Field.size, t.Value)
+	}
+	c.need(t.Field)
+	if p.Bits() > 0 && p.Bits()%8 == 0 && !t.Field.silent { // as nft does, which could not show others
+		c.shaped(t.Field, address, mask, t.Not)
+		return nil
+	}
+	c.read(t.Field, register)
+	if !p.IsSingleIP() {
+		c.and(mask)
+	}
+	return c.compare(t.Field, t.Not, address)
+}
+
+// shaped compares the bits of a mask. Only the bytes from the first to the last of them are loaded: that is less for
+// the kernel to keep and to do, above all if they are 1, 2 or 4 (nft_payload.c), or whole, so that no mask is needed.
+func (c *compiler) shaped(f *Field, value, mask []byte, not bool) {
+	from, to := 0, len(mask)
+	for mask[from] == 0 {
+		from++
+	}
+	for mask[to-1] == 0 {
+		to--
+	}
+	part := *f
+	part.offset, part.size = f.offset+uint32(from), uint32(to-from)
+	c.read(&part, register)
+	if slices.ContainsFunc(mask[from:to], func(b byte) bool { return b != 0xff }) {
+		c.and(mask[from:to])
+	}
+	c.add(&expr.Cmp{Op: operator(not), Register: register, Data: value[from:to]})
 }
 
 // learn keeps in mind what a test that held has shown.

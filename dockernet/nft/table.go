@@ -98,10 +98,18 @@ func (t *Table) String() string {
 	return w.String()
 }
 
+// fixed reports whether the kernel is told how many elements the set has. Then it makes a hash table that does not grow
+// (nft_set_hash.c): it takes less room, and can be read back. While a table grows, a dump of it, which goes on by the
+// number of elements that it has sent, leaves some out and has others twice.
+func (s *Set) fixed() bool { return !s.Interval && s.Type != InterfaceName && len(s.Elements) > 0 }
+
 func (s *Set) write(w *strings.Builder) {
 	fmt.Fprintf(w, "\tset %s {\n\t\ttype %v\n", s.Name, s.Type)
 	if s.Interval {
 		w.WriteString("\t\tflags interval\n")
+	}
+	if s.fixed() {
+		fmt.Fprintf(w, "\t\tsize %d\n", len(s.Elements))
 	}
 	if len(s.Elements) > 0 {
 		w.WriteString("\t\telements = {")
