@@ -48,10 +48,6 @@ func (id ID) family() byte {
 	return map[string]byte{"inet": unix.NFPROTO_INET, "netdev": unix.NFPROTO_NETDEV, "bridge": unix.NFPROTO_BRIDGE, "arp": unix.NFPROTO_ARP}[id.Family]
 }
 
-func (id ID) kernel() *nftables.Table {
-	return &nftables.Table{Name: id.Name, Family: nftables.TableFamily(id.family())}
-}
-
 // add adds a message about a table, whose name is always the first attribute.
 func (b *Batch) add(id ID, kind uint16, flags netlink.HeaderFlags, about func(attributes) attributes) {
 	const tableName = unix.NFTA_TABLE_NAME // as NFTA_CHAIN_TABLE, NFTA_RULE_TABLE and so on
