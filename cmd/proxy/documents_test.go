@@ -1,0 +1,61 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sluice/docs/shown"
+)
+
+// Every command of sluice-proxy that a document shows has arguments that the program takes.
+func TestDocumentsShowCommandsThatExist(t *testing.T) {
+	all, err := shown.Documents("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, d := range all {
+		for _, b := range d.Blocks() {
+			commands, err := b.Commands("sluice-proxy")
+			if err != nil {
+				t.Error(err)
+			}
+			for _, args := range commands {
+				checked++
+				if err := parse(args[1:]); err != nil {
+					t.Errorf("%v: %q: %v", b, args, err)
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no document shows a command")
+	}
+}
+
+// parse does with a command line what comes before the work.
+func parse(args []string) error {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") && !slices.Contains([]string{"-h", "--help"}, args[0]) {
+		args = append([]string{"serve"}, args...)
+	}
+	cmd, rest, err := newRoot(system{}).Find(args)
+	if err != nil {
+		return err
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	return cmd.ValidateArgs(cmd.Flags().Args())
+}
+
+func TestParseSeesWhatIsWrong(t *testing.T) {
+	for args, ok := range map[string]bool{
+		"--policy p --listen :8080": true, "ctl phase run": true, "health --timeout 1s": true,
+		"ctl fase run": false, "ctl phase": false, "serve --polcy p": false, "serve p": false, "bogus": false,
+	} {
+		if err := parse(strings.Fields(args)); (err == nil) != ok {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
