@@ -23,12 +23,13 @@ func (q *query) appendReply(dst []byte, rcode, extended int, text string) []byte
 		dnswire.FlagResponse|q.Msg[2]&dnswire.FlagRD,
 		dnswire.FlagRA|q.Msg[3]&dnswire.FlagCD|byte(rcode)&dnswire.RcodeMask,
 		0, byte(min(len(q.asked), 1)), 0, 0, 0, 0, 0, 0)
-	header := dst[len(dst)-dnswire.HeaderLen:]
+	if q.edns {
+		dst[len(dst)-1] = 1 // the record below
+	}
 	dst = append(dst, q.asked...)
 	if !q.edns {
 		return dst
 	}
-	header[11] = 1
 	if extended == noExtended {
 		return q.appendOPT(dst, rcode, nil)
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -223,5 +225,33 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 	if m := f.ask("other.test", dns.TypeA); m.Rcode != dns.RcodeSuccess {
 		t.Errorf("got %v", m)
+	}
+}
+
+// An answer with EDNS counts its OPT record, by either transport: what stands behind the last record that is counted is
+// no part of a message.
+func TestRepliesCountTheirRecords(t *testing.T) {
+	f := newFilter(t, allow("ok.test", "local.test"), Options{Hosts: func(name []byte) []netip.Addr {
+		if string(name) == "local.test" {
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+		}
+		return nil
+	}})
+	for _, row := range []struct {
+		name  string
+		qtype uint16
+		rcode int
+	}{
+		{"no.test", dns.TypeA, dns.RcodeNameError}, {"ok.test", dns.TypeA, dns.RcodeServerFailure}, {"local.test", dns.TypeA, dns.RcodeSuccess},
+		{"local.test", dns.TypeAAAA, dns.RcodeSuccess}, {"ok.test", dns.TypeANY, dns.RcodeSuccess},
+		{strings.Repeat("a-long-label.", 15) + "no.test", dns.TypeTXT, dns.RcodeNameError},
+	} {
+		query := question(row.name, row.qtype)
+		for _, network := range []string{"udp", "tcp"} {
+			m := f.exchange(network, query)
+			if m.Rcode != row.rcode || m.IsEdns0() == nil || len(m.Extra) != 1 {
+				t.Errorf("%s by %s: %v, want %s and an OPT record", row.name, network, m, dns.RcodeToString[row.rcode])
+			}
+		}
 	}
 }
