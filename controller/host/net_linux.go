@@ -202,7 +202,7 @@ func (r *rim) each(p *controller.Plan, do func(port *guard.Port, s *guard.Spec, 
 		return err
 	}
 	for _, s := range specs {
-		if err := r.host.guardBridge(s.bridge, s.Managed); err != nil {
+		if err := r.host.guardBridge(s.bridge, s.managed); err != nil {
 			return err
 		}
 		_, known := r.ports[s.Interface]
@@ -294,7 +294,8 @@ func engineContainer(c *controller.Container) engine.Container {
 // portSpec is what a link's guard has to know.
 type portSpec struct {
 	guard.Spec
-	bridge string
+	bridge  string
+	managed bool
 }
 
 // specs are those of all links.
@@ -306,7 +307,7 @@ func (r *rim) specs(p *controller.Plan) ([]portSpec, error) {
 	var specs []portSpec
 	for i, l := range links {
 		n := &p.Container.Networks[i]
-		s := portSpec{bridge: n.Bridge, Spec: guard.Spec{Spec: p.Direct, Interface: l.Host, Index: l.HostIndex, Managed: n.Managed, Gateways: n.Gateways}}
+		s := portSpec{bridge: n.Bridge, managed: n.Managed, Spec: guard.Spec{Spec: p.Direct, Interface: l.Host, Index: l.HostIndex, Gateways: n.Gateways}}
 		if s.Hardware, s.Addresses, err = own(r.ns, l.InsideIndex); err != nil {
 			return nil, fmt.Errorf("interface %s of the container: %w", l.Inside, err)
 		}

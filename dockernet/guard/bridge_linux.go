@@ -3,39 +3,36 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 )
 
 // AddBridge looks after a bridge, by its name: the host's rules judge what comes from it, and what it only passes on
 // from port to port too. With managed set, what comes from it without a mark is dropped, so that a container is mute
 // until it has rules. Calling it again changes what managed says.
 //
-// A bridge that is not there yet is looked after too, when it comes, but for what it passes on: the error is then
-// [ErrNoBridge].
+// A bridge that is not there yet is looked after when it comes, and so is one that takes the place of another; what
+// they only pass on, and its ports, need [Host.Watch] for that. The error is then [ErrNoBridge].
 func (h *Host) AddBridge(name string, managed bool) error {
-	if err := h.setMember(h.bridges, bridgeSets, name, true, managed); err != nil {
-		return fmt.Errorf("look after bridge %s: %w", name, err)
+	h.sets.Lock()
+	defer h.sets.Unlock()
+	err := h.change(change{allBridges, name, true}, change{managedBridges, name, managed}, change{managedARP, name, managed})
+	if err == nil {
+		err = h.in(func() error { return loadBridgeNetfilter("/proc/sys/net/bridge", modprobe) })
 	}
-	err := h.in(func() error {
-		if err := loadBridgeNetfilter("/proc/sys/net/bridge", modprobe); err != nil {
-			return err
-		}
-		return h.callHooks(name)
-	})
+	if err == nil {
+		err = h.findBridge(name)
+	}
 	if err != nil {
 		return fmt.Errorf("look after bridge %s: %w", name, err)
 	}
 	return nil
 }
 
-// RemoveBridge does not look after a bridge any more, on which no port may have rules. What it passes on still calls the
-// rules of IP: others may have come to rely on that.
+// RemoveBridge does not look after a bridge any more, on which no port may have rules. What it passes on calls the rules
+// of IP only if it did before.
 func (h *Host) RemoveBridge(name string) error {
 	if err := h.removeBridge(name); err != nil {
 		return fmt.Errorf("leave bridge %s alone: %w", name, err)
@@ -44,43 +41,44 @@ func (h *Host) RemoveBridge(name string) error {
 }
 
 func (h *Host) removeBridge(name string) error {
-	h.members.Lock()
-	defer h.members.Unlock()
-	for port := range h.guarded {
+	h.sets.Lock()
+	defer h.sets.Unlock()
+	for port := range h.names[guardedPorts] {
 		bridge, err := h.bridgeOf(port)
-		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+		if err != nil && !isNotFound(err) {
 			return err
 		}
 		if bridge == name {
 			return fmt.Errorf("port %s has rules: remove them first", port)
 		}
 	}
-	return h.setMemberLocked(h.bridges, bridgeSets, name, false, false)
-}
-
-// callHooks makes a bridge call the hooks of IP for what it passes on, whatever the global sysctls say.
-func (h *Host) callHooks(name string) error {
-	link, err := h.links.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) || err == nil && link.Type() != "bridge" {
-		return ErrNoBridge
-	}
-	if err != nil {
+	if err := h.letGo(name); err != nil {
 		return err
 	}
-	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	message.Index = int32(link.Attrs().Index)
-	request.AddData(message)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
-	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_BR_NF_CALL_IPTABLES, nl.Uint8Attr(1))
-	data.AddRtAttr(nl.IFLA_BR_NF_CALL_IP6TABLES, nl.Uint8Attr(1))
-	request.AddData(info)
-	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("set nf_call_iptables: %w", err)
+	changes := []change{{allBridges, name, false}, {managedBridges, name, false}, {managedARP, name, false},
+		{calling[0], name, false}, {calling[1], name, false}}
+	for port := range h.names[managedPorts] {
+		if bridge, err := h.bridgeOf(port); isNotFound(err) || err == nil && bridge == name {
+			changes = append(changes, change{managedPorts, port, false})
+		}
 	}
-	return nil
+	maps.DeleteFunc(h.indexes, func(_ int, n string) bool { return n == name })
+	return h.change(changes...)
+}
+
+// letGo makes a bridge call no more hooks than before it was looked after.
+func (h *Host) letGo(name string) error {
+	if !h.names[calling[0]][name] && !h.names[calling[1]][name] {
+		return nil
+	}
+	l, err := h.bridge(name)
+	if errors.Is(err, ErrNoBridge) {
+		return nil
+	}
+	if err == nil {
+		err = h.callHooks(l.index, [2]bool{l.calls[0] && !h.names[calling[0]][name], l.calls[1] && !h.names[calling[1]][name]})
+	}
+	return err
 }
 
 // The sysctls of br_netfilter that make every bridge call the hooks.

@@ -16,13 +16,24 @@ var (
 	arpTable    = nft.ID{Family: "arp", Name: hostName}
 )
 
-// Sets of the host's tables: bridges that the guard looks after, those of managed networks, the ports of containers
-// that have a guard, and those of them on managed networks.
-const (
-	bridgesSet      = "bridges"
-	managedSet      = "managed"
-	portsSet        = "ports"
-	managedPortsSet = "managed_ports"
+// nameSet is a set of interfaces' names in one of the host's tables.
+type nameSet struct {
+	table nft.ID
+	name  string
+}
+
+var (
+	// Bridges that the guard looks after, and those of managed networks.
+	allBridges     = nameSet{inetTable, "bridges"}
+	managedBridges = nameSet{inetTable, "managed"}
+	managedARP     = nameSet{arpTable, "managed"}
+	// Bridges that call the hooks of IPv4 and of IPv6 because the guard has made them.
+	calling = [2]nameSet{{inetTable, "calling4"}, {inetTable, "calling6"}}
+	// Ports of containers that have a guard, and all ports of managed networks, with a guard or without.
+	guardedPorts = nameSet{bridgeTable, "ports"}
+	managedPorts = nameSet{bridgeTable, "managed_ports"}
+
+	allSets = []nameSet{allBridges, managedBridges, calling[0], calling[1], guardedPorts, managedPorts, managedARP}
 )
 
 // Counters of the host's tables.
@@ -37,7 +48,8 @@ const (
 // that of their making, so this one comes before them.
 const preroutingPriority = -151
 
-// Where bridges filter what they forward, before br_netfilter calls the hooks of IP (linux/netfilter_bridge.h).
+// Where bridges filter, before br_netfilter calls the hooks of IP, which then take the mark away
+// (linux/netfilter_bridge.h).
 const bridgeFilterPriority = -200
 
 // The name of a chain that has no rules and that nothing leads to says which mark the tables use.
@@ -47,9 +59,18 @@ func (m Mark) chain() string { return fmt.Sprintf("%s%08x", markChainPrefix, uin
 
 // hostTables are the rules for the whole host, with sets that are empty.
 func (c config) hostTables() []nft.Table {
-	names := func(name string) nft.Set { return nft.Set{Name: name, Type: nft.InterfaceName} }
-	in := func(f *nft.Field, set string) nft.In { return nft.In{Fields: []*nft.Field{f}, Set: set} }
-	notIn := func(f *nft.Field, set string) nft.In { return nft.In{Fields: []*nft.Field{f}, Set: set, Not: true} }
+	sets := func(id nft.ID) (list []nft.Set) {
+		for _, s := range allSets {
+			if s.table == id {
+				list = append(list, nft.Set{Name: s.name, Type: nft.InterfaceName})
+			}
+		}
+		return list
+	}
+	in := func(f *nft.Field, set nameSet) nft.In { return nft.In{Fields: []*nft.Field{f}, Set: set.name} }
+	notIn := func(f *nft.Field, set nameSet) nft.In {
+		return nft.In{Fields: []*nft.Field{f}, Set: set.name, Not: true}
+	}
 	marked := func(bits uint32) nft.Masked {
 		return nft.Masked{Field: nft.Mark, Mask: uint32(c.mark), Value: nft.Hex(bits)}
 	}
@@ -63,7 +84,7 @@ func (c config) hostTables() []nft.Table {
 	return []nft.Table{
 		{ID: inetTable,
 			Counters: []string{notReplyCount, notOpenCount, unmarkedCount},
-			Sets:     []nft.Set{names(bridgesSet), names(managedSet)},
+			Sets:     sets(inetTable),
 			Chains: []nft.Chain{
 				{Name: c.mark.chain()},
 				reason(notReplyCount), reason(notOpenCount), reason(unmarkedCount),
@@ -78,34 +99,38 @@ func (c config) hostTables() []nft.Table {
 					{nft.Goto(notOpenCount)},
 				}},
 				{Name: "prerouting", Hook: &nft.Hook{Type: "filter", At: "prerouting", Priority: preroutingPriority, Accept: true}, Rules: []nft.Rule{
-					{notIn(nft.InName, bridgesSet), nft.Accept},
+					{notIn(nft.InName, allBridges), nft.Accept},
 					{marked(c.mark.allowed()), clear, nft.Accept},
 					{marked(c.mark.replies()), nft.Goto("replies")},
 					{marked(c.mark.open()), nft.Goto("open")},
-					{in(nft.InName, managedSet), nft.Goto(unmarkedCount)},
+					{in(nft.InName, managedBridges), nft.Goto(unmarkedCount)},
 				}},
 			}},
 		{ID: bridgeTable,
 			Counters: []string{unjudgedCount, unmarkedCount},
-			Sets:     []nft.Set{names(portsSet), names(managedPortsSet)},
+			Sets:     sets(bridgeTable),
 			Chains: []nft.Chain{
 				reason(unjudgedCount), reason(unmarkedCount),
+				// Before the bridge learns where somebody is.
+				{Name: "prerouting", Hook: &nft.Hook{Type: "filter", At: "prerouting", Priority: bridgeFilterPriority, Accept: true}, Rules: []nft.Rule{
+					{in(nft.InName, managedPorts), unmarked, nft.Goto(unmarkedCount)},
+				}},
 				{Name: "forward", Hook: &nft.Hook{Type: "filter", At: "forward", Priority: bridgeFilterPriority, Accept: true}, Rules: []nft.Rule{
 					// The chain "prerouting" takes the mark away. Where it has not, it was not asked.
-					{nft.Is(nft.EtherType, nft.Word("ip")), in(nft.InName, portsSet), someMark, nft.Goto(unjudgedCount)},
-					{nft.Is(nft.EtherType, nft.Word("ip6")), in(nft.InName, portsSet), someMark, nft.Goto(unjudgedCount)},
+					{nft.Is(nft.EtherType, nft.Word("ip")), in(nft.InName, guardedPorts), someMark, nft.Goto(unjudgedCount)},
+					{nft.Is(nft.EtherType, nft.Word("ip6")), in(nft.InName, guardedPorts), someMark, nft.Goto(unjudgedCount)},
 					{nft.Is(nft.EtherType, nft.Word("ip")), nft.Accept},
 					{nft.Is(nft.EtherType, nft.Word("ip6")), nft.Accept},
-					{in(nft.OutName, managedPortsSet), unmarked, nft.Goto(unmarkedCount)},
+					{in(nft.OutName, managedPorts), unmarked, nft.Goto(unmarkedCount)},
 				}},
 			}},
 		{ID: arpTable,
 			Counters: []string{unmarkedCount},
-			Sets:     []nft.Set{names(managedSet)},
+			Sets:     sets(arpTable),
 			Chains: []nft.Chain{
 				reason(unmarkedCount),
 				{Name: "input", Kind: nft.ARP, Hook: &nft.Hook{Type: "filter", At: "input", Accept: true}, Rules: []nft.Rule{
-					{in(nft.InName, managedSet), unmarked, nft.Goto(unmarkedCount)},
+					{in(nft.InName, managedARP), unmarked, nft.Goto(unmarkedCount)},
 				}},
 			}},
 	}
@@ -120,10 +145,10 @@ func HostListing(m Mark, logGroup uint16, managed, others []string) (string, err
 	text := ""
 	for _, t := range (config{m, logGroup}).hostTables() {
 		for i := range t.Sets {
-			switch t.Sets[i].Name {
-			case bridgesSet:
+			switch (nameSet{t.ID, t.Sets[i].Name}) {
+			case allBridges:
 				t.Sets[i].Elements = elementsOf(append(slices.Clone(managed), others...)...)
-			case managedSet:
+			case managedBridges, managedARP:
 				t.Sets[i].Elements = elementsOf(managed...)
 			}
 		}

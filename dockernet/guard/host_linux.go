@@ -30,13 +30,12 @@ type Host struct {
 	found map[string][]string
 	ports map[string]*Port
 
-	members sync.Mutex // guards what the host's sets hold, and the sets
-	bridges members
-	guarded members
+	sets sync.Mutex // guards all below, and what the kernel has of it
+	// names are what the host's sets hold.
+	names map[nameSet]map[string]bool
+	// indexes are those of the bridges that are looked after, as far as they are there.
+	indexes map[int]string
 }
-
-// members are the names in the host's sets, and whether they are of managed networks.
-type members map[string]bool
 
 var errBridge = errors.New("look after its bridge first")
 
@@ -44,7 +43,10 @@ var errBridge = errors.New("look after its bridge first")
 // after, and the rules of its ports stay in force until [Port.Install] or [Port.Remove]. These must have the same mark.
 func Open(c Config) (*Host, error) {
 	h := &Host{config: config{c.Mark, c.LogGroup}, in: c.In, own: make(map[uint32]bool), found: make(map[string][]string),
-		ports: make(map[string]*Port), bridges: make(members), guarded: make(members)}
+		ports: make(map[string]*Port), names: make(map[nameSet]map[string]bool), indexes: make(map[int]string)}
+	for _, s := range allSets {
+		h.names[s] = make(map[string]bool)
+	}
 	if h.mark == 0 {
 		h.mark = DefaultMark
 	}
@@ -81,18 +83,13 @@ func (h *Host) open() error {
 		if err := h.sameMark(c); err != nil {
 			return err
 		}
-		for _, s := range []struct {
-			of   members
-			sets []setIn
-		}{{h.bridges, bridgeSets}, {h.guarded, portSets}} {
-			for _, set := range s.sets {
-				names, err := c.Interfaces(set.table, set.name)
-				if err != nil {
-					return err
-				}
-				for _, n := range names {
-					s.of[n] = s.of[n] || set.managedOnly
-				}
+		for _, s := range allSets {
+			names, err := c.Interfaces(s.table, s.name)
+			if err != nil {
+				return err
+			}
+			for _, n := range names {
+				h.names[s][n] = true
 			}
 		}
 		return c.Send(h.hostBatch())
@@ -153,8 +150,12 @@ func (h *Host) Clear() error {
 		p.portState, p.removed = portState{}, true
 		p.mu.Unlock()
 	}
-	h.members.Lock()
-	defer h.members.Unlock()
+	h.sets.Lock()
+	defer h.sets.Unlock()
+	var errs error
+	for name := range h.names[allBridges] {
+		errs = errors.Join(errs, h.letGo(name))
+	}
 	err := h.with(func(c *nft.Conn) error {
 		chains, err := c.Chains("netdev")
 		if err != nil {
@@ -171,11 +172,13 @@ func (h *Host) Clear() error {
 		}
 		return c.Send(b)
 	})
-	if err != nil {
+	if err = errors.Join(errs, err); err != nil {
 		return fmt.Errorf("clear guard: %w", err)
 	}
-	clear(h.bridges)
-	clear(h.guarded)
+	for _, names := range h.names {
+		clear(names)
+	}
+	clear(h.indexes)
 	return nil
 }
 
@@ -244,60 +247,65 @@ func add(to *nft.Counter, c nft.Counter) {
 	to.Bytes += c.Bytes
 }
 
-// change adds to a batch what puts a name into the sets that it belongs to, or takes it out of them.
-func (m members) change(b *nft.Batch, sets []setIn, name string, want, managed bool) {
-	wasManaged, was := m[name]
-	for _, s := range sets {
-		is, shall := was, want
-		if s.managedOnly {
-			is, shall = is && wasManaged, shall && managed
-		}
-		set := nft.Set{Name: s.name, Type: nft.InterfaceName, Elements: elementsOf(name)}
-		switch {
-		case shall && !is:
-			b.AddSets(s.table, set)
-		case is && !shall:
-			b.DeleteElements(s.table, set)
-		}
-	}
+// change puts a name into a set, or takes it out.
+type change struct {
+	set  nameSet
+	name string
+	want bool
 }
 
-// setMember does it.
-func (h *Host) setMember(m members, sets []setIn, name string, want, managed bool) error {
-	h.members.Lock()
-	defer h.members.Unlock()
-	return h.setMemberLocked(m, sets, name, want, managed)
-}
-
-func (h *Host) setMemberLocked(m members, sets []setIn, name string, want, managed bool) error {
-	if name == "" || len(name) >= unix.IFNAMSIZ {
-		return fmt.Errorf("%q is no name of an interface", name)
-	}
+// change makes those changes that are needed, all or none.
+func (h *Host) change(changes ...change) error {
 	b := new(nft.Batch)
-	m.change(b, sets, name, want, managed)
-	if err := h.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+	for _, c := range changes {
+		if c.name == "" || len(c.name) >= unix.IFNAMSIZ {
+			return fmt.Errorf("%q is no name of an interface", c.name)
+		}
+		set := nft.Set{Name: c.set.name, Type: nft.InterfaceName, Elements: elementsOf(c.name)}
+		switch {
+		case c.want == h.names[c.set][c.name]:
+		case c.want:
+			b.AddSets(c.set.table, set)
+		default:
+			b.DeleteElements(c.set.table, set)
+		}
+	}
+	if err := h.with(func(conn *nft.Conn) error { return conn.Send(b) }); err != nil {
 		return err
 	}
-	if want {
-		m[name] = managed
-	} else {
-		delete(m, name)
+	for _, c := range changes {
+		if c.want {
+			h.names[c.set][c.name] = true
+		} else {
+			delete(h.names[c.set], c.name)
+		}
 	}
 	return nil
 }
 
 // addPort puts a port into its sets. It must be one of a bridge that is looked after, or else nobody reads its marks.
-func (h *Host) addPort(name string, managed bool) error {
+func (h *Host) addPort(name string) error {
+	h.sets.Lock()
+	defer h.sets.Unlock()
 	bridge, err := h.bridgeOf(name)
 	if err != nil {
 		return err
 	}
-	h.members.Lock()
-	defer h.members.Unlock()
-	if _, ok := h.bridges[bridge]; !ok {
+	if !h.names[allBridges][bridge] {
 		return fmt.Errorf("%w: it is a port of %q", errBridge, bridge)
 	}
-	return h.setMemberLocked(h.guarded, portSets, name, true, managed)
+	return h.change(change{guardedPorts, name, true}, change{managedPorts, name, h.names[managedBridges][bridge]})
+}
+
+// removePort takes a port out of its sets. One that is still there stays mute on a managed network.
+func (h *Host) removePort(name string) error {
+	h.sets.Lock()
+	defer h.sets.Unlock()
+	bridge, err := h.bridgeOf(name)
+	if err != nil && !isNotFound(err) {
+		return err
+	}
+	return h.change(change{guardedPorts, name, false}, change{managedPorts, name, h.names[managedBridges][bridge]})
 }
 
 // bridgeOf returns the name of the bridge that an interface is a port of, or "".
@@ -313,15 +321,4 @@ func (h *Host) bridgeOf(port string) (string, error) {
 	return bridge.Attrs().Name, nil
 }
 
-// setIn is a set of names in one of the host's tables.
-type setIn struct {
-	table       nft.ID
-	name        string
-	managedOnly bool
-}
-
-// The set of all names comes first.
-var (
-	bridgeSets = []setIn{{inetTable, bridgesSet, false}, {inetTable, managedSet, true}, {arpTable, managedSet, true}}
-	portSets   = []setIn{{bridgeTable, portsSet, false}, {bridgeTable, managedPortsSet, true}}
-)
+func isNotFound(err error) bool { return errors.As(err, new(netlink.LinkNotFoundError)) }

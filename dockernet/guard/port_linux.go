@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/vishvananda/netlink"
-
 	"sluice/dockernet/nft"
 	"sluice/policy"
 )
@@ -128,7 +126,7 @@ func (p *Port) Remove() error {
 			delete(p.host.ports, p.name)
 		}
 		p.host.mu.Unlock()
-		return p.host.setMember(p.host.guarded, portSets, p.name, false, false)
+		return p.host.removePort(p.name)
 	})
 }
 
@@ -146,7 +144,7 @@ func (p *Port) do(what string, f func() error) error {
 func (p *Port) isThere(s *stage) error {
 	link, err := p.host.links.LinkByName(p.name)
 	switch {
-	case errors.As(err, new(netlink.LinkNotFoundError)), err == nil && s != nil && link.Attrs().Index != s.spec.Index:
+	case isNotFound(err), err == nil && s != nil && link.Attrs().Index != s.spec.Index:
 		return ErrGone
 	default:
 		return err
@@ -169,7 +167,7 @@ func (p *Port) stage(s *Spec) error {
 		return err
 	}
 	// Before there are rules nothing depends on these names, and without them the rules do not hold.
-	if err := p.host.addPort(p.name, s.Managed); err != nil {
+	if err := p.host.addPort(p.name); err != nil {
 		return err
 	}
 	return p.host.with(func(c *nft.Conn) error {

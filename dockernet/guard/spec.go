@@ -18,8 +18,6 @@ type Spec struct {
 	// Interface and Index name the host's end of the veth.
 	Interface string
 	Index     int
-	// Managed is set on networks that drop what is not marked, see [Host.AddBridge].
-	Managed bool
 
 	// Hardware and Addresses are the container's own on this link, those of IPv6 with the link-local one. Frames with
 	// other sources are dropped; without addresses of a family all of that family is.

@@ -25,24 +25,43 @@ const watchBuffer = 8 << 20
 const retryAfter = time.Second
 
 // Watch puts rules in force again when somebody else changes them: another nft, firewalld, a table flushed by hand. It
-// tells report of each time that this was needed, and returns when ctx is done. report is not called by two goroutines
-// at once.
+// takes bridges and ports that come under the host's rules, see [Host.AddBridge]. It tells report of each time that
+// rules were not in force, and returns when ctx is done. report is not called by two goroutines at once.
 func (h *Host) Watch(ctx context.Context, report func(Gap)) error {
 	return h.watch(ctx, func() {}, report)
 }
 
-// watch calls ready when nothing will be missed any more.
-func (h *Host) watch(ctx context.Context, ready func(), report func(Gap)) error {
-	var sock *mdnetlink.Conn
-	err := h.in(func() (err error) {
-		sock, err = mdnetlink.Dial(unix.NETLINK_NETFILTER, nil)
+// listenTo opens a socket on which the kernel tells of changes.
+func (h *Host) listenTo(protocol int, group uint32) (sock *mdnetlink.Conn, err error) {
+	err = h.in(func() (err error) {
+		sock, err = mdnetlink.Dial(protocol, nil)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("watch guard: open netlink: %w", err)
+		return nil, fmt.Errorf("watch guard: open netlink: %w", err)
+	}
+	if err := errors.Join(sock.SetReadBuffer(watchBuffer), sock.JoinGroup(group)); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch guard: %w", err), sock.Close())
+	}
+	return sock, nil
+}
+
+// watch calls ready when nothing will be missed any more.
+func (h *Host) watch(ctx context.Context, ready func(), report func(Gap)) error {
+	sock, err := h.listenTo(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	if err != nil {
+		return err
 	}
 	defer sock.Close()
-	if err := errors.Join(sock.SetReadBuffer(watchBuffer), sock.JoinGroup(unix.NFNLGRP_NFTABLES)); err != nil {
+	links, err := h.listenTo(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		return err
+	}
+	defer links.Close()
+	h.sets.Lock()
+	err = h.findLinks()
+	h.sets.Unlock()
+	if err != nil {
 		return fmt.Errorf("watch guard: %w", err)
 	}
 	ready()
@@ -52,9 +71,11 @@ func (h *Host) watch(ctx context.Context, ready func(), report func(Gap)) error 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var listener sync.WaitGroup
-	listener.Go(func() { fail(w.listen(sock)) })
+	listener.Go(func() { fail(w.listen(sock, w.read)) })
+	listener.Go(func() { fail(w.listen(links, w.readLinks)) })
 	defer listener.Wait()
 	defer sock.SetReadDeadline(time.Unix(1, 0))
+	defer links.SetReadDeadline(time.Unix(1, 0))
 	for {
 		var retry <-chan time.Time
 		if w.restore(report) {
@@ -81,8 +102,9 @@ type watcher struct {
 	since map[string]time.Time
 }
 
-// listen reads what the kernel tells until the socket's deadline has passed.
-func (w *watcher) listen(sock *mdnetlink.Conn) error {
+// listen reads what the kernel tells until the socket's deadline has passed. read reports whether there may be something
+// to put in force.
+func (w *watcher) listen(sock *mdnetlink.Conn, read func([]mdnetlink.Message) bool) error {
 	for {
 		messages, err := sock.Receive()
 		switch {
@@ -92,7 +114,7 @@ func (w *watcher) listen(sock *mdnetlink.Conn) error {
 			return nil
 		case err != nil:
 			return err
-		case !w.read(messages):
+		case !read(messages):
 			continue
 		}
 		select {
@@ -157,6 +179,20 @@ func (w *watcher) read(messages []mdnetlink.Message) (ended bool) {
 	return ended
 }
 
+// readLinks takes what the kernel tells of interfaces. Where that does not succeed, all of them are looked at again.
+func (w *watcher) readLinks(messages []mdnetlink.Message) (failed bool) {
+	for _, m := range messages {
+		if m.Header.Type != unix.RTM_NEWLINK && m.Header.Type != unix.RTM_DELLINK {
+			continue
+		}
+		if err := w.host.linkNews(m); err != nil {
+			w.changed("")
+			failed = true
+		}
+	}
+	return failed
+}
+
 func (w *watcher) table(family byte, name string) {
 	switch family {
 	case unix.NFPROTO_NETDEV:
@@ -207,12 +243,12 @@ func (h *Host) restore(port string) (needed bool, err error) {
 		}
 		return p.restore()
 	}
-	h.members.Lock()
-	defer h.members.Unlock()
+	h.sets.Lock()
+	defer h.sets.Unlock()
 	b := new(nft.Batch)
 	for _, t := range h.hostTables() {
 		for i := range t.Sets {
-			t.Sets[i].Elements = elementsOf(h.membersOf(setIn{table: t.ID, name: t.Sets[i].Name})...)
+			t.Sets[i].Elements = elementsOf(slices.Sorted(maps.Keys(h.names[nameSet{t.ID, t.Sets[i].Name}]))...)
 		}
 		b.DeleteTable(t.ID)
 		b.AddTable(t.ID)
@@ -221,31 +257,14 @@ func (h *Host) restore(port string) (needed bool, err error) {
 		b.AddChains(t.ID, t.Chains...)
 		b.AddRules(t.ID, t.Chains...)
 	}
-	if err := h.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+	err = h.with(func(c *nft.Conn) error { return c.Send(b) })
+	if err == nil {
+		err = h.findLinks()
+	}
+	if err != nil {
 		return true, fmt.Errorf("restore the guard's rules for the host: %w", err)
 	}
 	return true, nil
-}
-
-// membersOf are what a set of the host's tables shall hold.
-func (h *Host) membersOf(set setIn) (names []string) {
-	for _, of := range []struct {
-		members members
-		sets    []setIn
-	}{{h.bridges, bridgeSets}, {h.guarded, portSets}} {
-		for _, s := range of.sets {
-			if s.table != set.table || s.name != set.name {
-				continue
-			}
-			for name, managed := range of.members {
-				if managed || !s.managedOnly {
-					names = append(names, name)
-				}
-			}
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // restore puts in force what has been. If a table is left with all that it had, its rules stay in force meanwhile.

@@ -96,8 +96,8 @@ func TestRulesComeBack(t *testing.T) {
 		{"table_flushed", []string{"flush table netdev sluice_veth-a"}, []string{"veth-a"}, nil, "xy"},
 		{"chain_flushed", []string{"flush chain netdev sluice_veth-a judge4_1"}, []string{"veth-a"}, nil, "xy"},
 		{"rule_added", []string{"insert rule netdev sluice_veth-a ingress accept"}, []string{"veth-a"}, nil, "xy"},
-		{"target_added", []string{"add element netdev sluice_veth-a baseline4_2 { 192.0.2.4 }"}, []string{"veth-a"}, manyTargets, "xy"},
-		{"target_deleted", []string{"delete element netdev sluice_veth-a baseline4_2 { 10.0.0.2 }"}, []string{"veth-a"}, manyTargets, "xy"},
+		{"target_added", []string{"add element netdev sluice_veth-a baseline_net4_2 { 192.0.2.4 }"}, []string{"veth-a"}, manyTargets, "xy"},
+		{"target_deleted", []string{"delete element netdev sluice_veth-a baseline_net4_2 { 10.0.0.2 }"}, []string{"veth-a"}, manyTargets, "xy"},
 		{"host_flushed", []string{"flush table inet sluice_guard"}, []string{""}, nil, "xy"},
 		{"host_deleted", []string{"delete table inet sluice_guard", "delete table bridge sluice_guard"}, []string{""}, nil, "xy"},
 		{"bridge_forgotten", []string{`delete element inet sluice_guard bridges { "br-lab" }`}, []string{""}, nil, "xy"},
@@ -158,11 +158,11 @@ func TestRulesComeBack(t *testing.T) {
 	}
 }
 
-// manyTargets makes a set of them.
+// manyTargets makes a set of ranges, to which elements can be added.
 func manyTargets(t *testing.T, l *lab, p *Port) {
 	list := []string{"192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2"}
-	for i := range 10 {
-		list = append(list, fmt.Sprintf("10.0.0.%d", 2*i), fmt.Sprintf("10.0.1.%d:443", 2*i))
+	for i := range 40 {
+		list = append(list, fmt.Sprintf("10.0.0.%d", 2*i), fmt.Sprintf("10.0.1.%d:443", 2*i), fmt.Sprintf("10.0.%d.0/24", 2*i+2))
 	}
 	check(t, p.Install(l.spec(t, "a", phaseOf(t, "allowlist", list...)), policy.Baseline))
 }
