@@ -14,7 +14,7 @@ import (
 // (the engine then writes its resolv.conf anew), and the C library of other programs follows that too.
 type lookups struct {
 	options resolve.Options
-	changed func() ([]netip.AddrPort, bool)
+	before  func()
 	current atomic.Pointer[resolve.Resolver]
 
 	mu      sync.Mutex // guards what follows
@@ -22,9 +22,9 @@ type lookups struct {
 	closed  bool
 }
 
-// newLookups looks names up by o. changed, which may be nil, returns other name servers once there are.
-func newLookups(o resolve.Options, changed func() ([]netip.AddrPort, bool)) *lookups {
-	l := &lookups{options: o, changed: changed, retired: make(map[*resolve.Resolver]*time.Timer)}
+// newLookups looks names up by o. before, which may be nil, is called before each look-up, and may replace the name servers.
+func newLookups(o resolve.Options, before func()) *lookups {
+	l := &lookups{options: o, before: before, retired: make(map[*resolve.Resolver]*time.Timer)}
 	l.current.Store(resolve.New(o))
 	return l
 }
@@ -34,10 +34,8 @@ func (l *lookups) Cached(name string) (resolve.Answer, bool) { return l.current.
 
 // Lookup is [resolve.Resolver.Lookup] with the name servers of this moment.
 func (l *lookups) Lookup(ctx context.Context, name string) (resolve.Answer, error) {
-	if l.changed != nil {
-		if servers, ok := l.changed(); ok {
-			l.replace(servers)
-		}
+	if l.before != nil {
+		l.before()
 	}
 	return l.current.Load().Lookup(ctx, name)
 }

@@ -20,10 +20,10 @@ import (
 // ServeDNS filters DNS on a UDP socket and a TCP listener, which it takes over, until the session ends. Either may be
 // nil.
 func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
-	_ = s.names() // from now on there is one
+	filter := s.names()
 	s.switching.Lock()
 	defer s.switching.Unlock()
-	if s.ended {
+	if s.ended || filter == nil {
 		if udp != nil {
 			udp.Close()
 		}
@@ -34,13 +34,13 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 	}
 	ended, end := context.WithCancel(s.server.context)
 	s.closing = append(s.closing, end)
-	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context, *dns.Server) error) {
+	serve := func(kind string, c interface{ Close() error }, at net.Addr, serve func(context.Context) error) {
 		s.server.AddOwn(at)
 		ctx, stop := context.WithCancel(ended)
 		s.addLocked(kind, at, func(bool) { stop() })
 		s.server.running.Go(func() {
 			defer c.Close()
-			if err := s.filtered(ctx, serve); err != nil && ctx.Err() == nil {
+			if err := serve(ctx); err != nil && ctx.Err() == nil {
 				s.server.log.Error("the DNS filter has stopped: restart the proxy", "session", s.label(), "error", err)
 			}
 			select { // for queries that are under way
@@ -50,10 +50,10 @@ func (s *Session) ServeDNS(udp *net.UDPConn, tcp *net.TCPListener) {
 		})
 	}
 	if udp != nil {
-		serve(control.KindUDP, udp, udp.LocalAddr(), func(ctx context.Context, d *dns.Server) error { return d.ServeUDP(ctx, udp) })
+		serve(control.KindUDP, udp, udp.LocalAddr(), func(ctx context.Context) error { return filter.ServeUDP(ctx, udp) })
 	}
 	if tcp != nil {
-		serve("dns", tcp, tcp.Addr(), func(ctx context.Context, d *dns.Server) error { return d.ServeTCP(ctx, tcp) })
+		serve("dns", tcp, tcp.Addr(), func(ctx context.Context) error { return filter.ServeTCP(ctx, tcp) })
 	}
 }
 
@@ -70,20 +70,22 @@ func (s *Session) names() *dns.Server {
 	return s.makeFilter()
 }
 
-// freshTime is how long the DNS filter goes by the policy file as it was: short beside what a query takes on its way.
+// freshTime is how long the DNS filter goes by the policy file, and by the name servers, as they were: short beside what a
+// query takes on its way.
 const freshTime = time.Millisecond
 
-// freshen brings the rules up to date with the policy file, if there is one.
+// freshen brings the rules up to date with the policy file, and the name servers with the machine's, if they are followed.
 func (s *Session) freshen() {
 	source := s.source.Load()
-	if source == nil {
+	if source == nil && s.server.config.UpstreamsChanged == nil {
 		return
 	}
 	now := time.Since(s.server.began)
 	if now-time.Duration(s.fresh.Load()) < freshTime {
 		return
 	}
-	if !(*source).Unchanged() {
+	s.server.followUpstreams()
+	if source != nil && !(*source).Unchanged() {
 		(*source).Fresh()
 	}
 	s.fresh.Store(int64(now))

@@ -30,10 +30,10 @@ import (
 
 // Config of a [Server]. It is read once; zero values take the defaults named.
 type Config struct {
-	// Upstreams are the DNS servers that names are looked up with.
+	// Upstreams are the DNS servers that names are looked up with at first.
 	Upstreams []netip.AddrPort
 	// UpstreamsChanged, if set, is asked before every look-up, and returns other servers once there are. It must be
-	// quick. The DNS filter keeps to Upstreams.
+	// quick. Sessions with Upstreams of their own keep to those.
 	UpstreamsChanged func() ([]netip.AddrPort, bool)
 	// Hosts, if set, answers names before any server is asked, as in [resolve.Options].
 	Hosts func(name string) []netip.Addr
@@ -89,7 +89,9 @@ type Server struct {
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session
 
-	own atomic.Pointer[map[uint16]struct{}] // ports that the proxy listens on; replaced under mu
+	following sync.Mutex                          // one change of name servers at a time
+	servers   atomic.Pointer[[]netip.AddrPort]    // those of this moment; nil for those of config
+	own       atomic.Pointer[map[uint16]struct{}] // ports that the proxy listens on; replaced under mu
 }
 
 // New starts a server. It serves nothing before a session gets a listener and a policy.
@@ -126,13 +128,12 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, began: time.Now(), log: config.Logger, registry: config.Registry, events: new(control.Hub),
 		sessions: make(map[string]*Session),
-		resolver: newLookups(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger},
-			config.UpstreamsChanged),
 		dialSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_dial_seconds",
 			Help: "Time to connect to an upstream.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
 		switchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_switch_seconds",
 			Help: "Time to put a policy in force and cut what it refuses.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
 	}
+	s.resolver = newLookups(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger}, s.followUpstreams)
 	s.context, s.cancel = context.WithCancelCause(context.Background())
 	var err error
 	if s.nothing, err = matcher.Compile(policy.Policy{}, config.Matcher); err != nil {

@@ -50,9 +50,6 @@ type Session struct {
 	condition control.SessionState
 	problem   string
 	closing   []func()
-
-	filtering     context.Context // of the present DNS filter
-	stopFiltering context.CancelFunc
 }
 
 // staged is a phase's policy, ready to be put in force.

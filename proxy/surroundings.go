@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"sluice/control"
 	"sluice/matcher"
@@ -59,21 +58,18 @@ func (s *Session) surround(next *Surroundings) {
 	if !upstreams && !hosts {
 		return
 	}
-	servers := next.Upstreams
-	if servers == nil {
-		servers = s.server.config.Upstreams
-	}
+	servers := s.upstreamsOf(next)
 	if own := s.lookups.Load(); own != nil {
 		own.replace(servers) // with an empty cache
 	} else {
-		own = newLookups(resolve.Options{Upstreams: servers, Hosts: s.hosts, Logger: s.server.log}, nil)
+		own = newLookups(resolve.Options{Upstreams: servers, Hosts: s.hosts, Logger: s.server.log}, s.server.followUpstreams)
 		s.lookups.Store(own)
 		s.closing = append(s.closing, own.Close)
 	}
 	switch filter := s.dns.Load(); {
 	case filter == nil:
 	case upstreams:
-		s.renewFilter(filter)
+		filter.SetUpstreams(servers)
 	default:
 		filter.Flush() // of what servers said of names that are local now
 	}
@@ -117,53 +113,64 @@ func (s *Session) localName(name []byte) []netip.Addr {
 
 // makeFilter puts a DNS filter in service. The caller holds s.switching.
 func (s *Session) makeFilter() *dns.Server {
-	upstreams := s.around.Load().Upstreams
-	if upstreams == nil {
-		upstreams = s.server.config.Upstreams
-	}
 	filter := dns.New(dns.Options{
 		Rules: func() dns.Rules {
 			r := s.rules()
 			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
 		},
-		Fresh: s.freshen, Upstreams: upstreams, Hosts: s.localName, Observe: s.observe, Learn: s.learn, Logger: s.server.log,
+		Fresh: s.freshen, Upstreams: s.upstreamsOf(s.around.Load()), Hosts: s.localName, Observe: s.observe, Learn: s.learn,
+		Logger: s.server.log,
 	})
-	s.filtering, s.stopFiltering = context.WithCancel(s.server.context)
 	s.dns.Store(filter)
-	s.closing = append(s.closing, s.stopFiltering, filter.Close)
+	s.closing = append(s.closing, filter.Close)
 	return filter
 }
 
-// renewFilter puts another DNS filter in the place of one whose servers are not the session's any more. Answers to what
-// was asked before still come.
-func (s *Session) renewFilter(former *dns.Server) {
-	stop := s.stopFiltering
-	s.makeFilter()
-	stop()
-	s.server.running.Go(func() {
-		select {
-		case <-s.server.context.Done():
-		case <-time.After(answerTime):
-		}
-		former.Close()
-	})
+// upstreamsOf returns the name servers of a session with these surroundings.
+func (s *Session) upstreamsOf(around *Surroundings) []netip.AddrPort {
+	if around.Upstreams != nil {
+		return around.Upstreams
+	}
+	return s.server.upstreams()
 }
 
-// filtered serves with the session's DNS filter, also when that becomes another one, until ctx is done.
-func (s *Session) filtered(ctx context.Context, serve func(context.Context, *dns.Server) error) error {
-	for {
-		s.switching.Lock()
-		filter, filtering := s.dns.Load(), s.filtering
-		s.switching.Unlock()
-		serving, stop := context.WithCancel(ctx)
-		undo := context.AfterFunc(filtering, stop)
-		err := serve(serving, filter)
-		renewed := serving.Err() != nil
-		undo()
-		stop()
-		if !renewed || ctx.Err() != nil || s.server.context.Err() != nil {
-			return err
-		}
+// upstreams are the proxy's own name servers.
+func (s *Server) upstreams() []netip.AddrPort {
+	if now := s.servers.Load(); now != nil {
+		return *now
+	}
+	return s.config.Upstreams
+}
+
+// followUpstreams asks the proxy's own name servers of this moment from now on.
+func (s *Server) followUpstreams() {
+	if s.config.UpstreamsChanged == nil || !s.following.TryLock() {
+		return
+	}
+	defer s.following.Unlock()
+	servers, ok := s.config.UpstreamsChanged()
+	if !ok || slices.Equal(servers, s.upstreams()) {
+		return
+	}
+	s.servers.Store(&servers)
+	s.resolver.replace(servers)
+	for _, session := range s.list() {
+		session.renewUpstreams()
+	}
+}
+
+// renewUpstreams makes the session ask the proxy's own name servers of this moment, unless it has some of its own.
+func (s *Session) renewUpstreams() {
+	s.switching.Lock()
+	defer s.switching.Unlock()
+	if s.ended || s.around.Load().Upstreams != nil {
+		return
+	}
+	if own := s.lookups.Load(); own != nil {
+		own.replace(s.server.upstreams())
+	}
+	if filter := s.dns.Load(); filter != nil {
+		filter.SetUpstreams(s.server.upstreams())
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 // sink takes what becomes of the queries that were sent on, for one goroutine of the client, under its gate.
 type sink struct {
 	s     *Server
+	of    *upstream.Client
 	now   time.Duration // of the first call after Flush
 	timed bool
 	v     survey
@@ -41,7 +42,7 @@ func (k *sink) Answer(uq *upstream.Query, msg []byte) {
 		k.reply(q, k.v.dropped, dnswire.RcodeNXDomain, extendedBlocked)
 		return
 	}
-	if ttl > 0 {
+	if ttl > 0 && k.of == k.s.asking.Load() {
 		k.s.cache.put(q.Msg[2:], q.generation, msg, k.v.ttls, k.clock(), ttl)
 	}
 	d := q.decision

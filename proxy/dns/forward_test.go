@@ -2,11 +2,13 @@ package dns
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -163,4 +165,79 @@ func TestFailures(t *testing.T) {
 			t.Errorf("got %v", m)
 		}
 	})
+}
+
+// One client cannot take all places from others, whatever it asks that nobody answers.
+func TestRoomForOthers(t *testing.T) {
+	up := dnstest.New(t, func(dnstest.Query) *dns.Msg { return nil })
+	const most = 32
+	f := newFilter(t, public, Options{MaxOutstanding: most}, up.Addr)
+	flood := func(from string) int {
+		t.Helper()
+		conn, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}).Dial("udp", f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		before := f.asking.Load().Outstanding()
+		for i := range 2 * most {
+			packed, err := question(fmt.Sprintf("n%d.test", i), dns.TypeA).Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write(packed); err != nil {
+				t.Fatal(err)
+			}
+			if i >= most { // those beyond its share are answered at once
+				if _, err := conn.Read(make([]byte, 512)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return f.asking.Load().Outstanding() - before
+	}
+	// Each leaves as many free as it has.
+	for i, want := range []int{most / 2, most / 4, most / 8} {
+		if got := flood(fmt.Sprintf("127.0.0.%d", 2+i)); got != want {
+			t.Errorf("client %d has %d queries under way, want %d", i, got, want)
+		}
+	}
+}
+
+// Other name servers are asked from the next query on, and what the former ones said is forgotten. Their answers to what
+// they were asked before still come, but are not kept.
+func TestSetUpstreams(t *testing.T) {
+	release := make(chan struct{})
+	first := dnstest.New(t, func(q dnstest.Query) *dns.Msg {
+		if q.Name == "slow.test." {
+			<-release
+		}
+		return q.Records(q.Name + " 60 A 192.0.2.1")
+	})
+	second := dnstest.New(t, func(q dnstest.Query) *dns.Msg { return q.Records(q.Name + " 60 A 192.0.2.2") })
+	f := newFilter(t, public, Options{}, first.Addr)
+	want := func(m *dns.Msg, address string) {
+		t.Helper()
+		if m == nil || values(m) != address {
+			t.Errorf("got %v, want %s", m, address)
+		}
+	}
+	conn := f.dial() // a connection lives through the change
+	overTCP := func() *dns.Msg {
+		if _, err := conn.Write(framed(t, question("tcp.test", dns.TypeA))); err != nil {
+			t.Fatal(err)
+		}
+		return answer(t, conn)
+	}
+	want(f.ask("ok.test", dns.TypeA), "192.0.2.1")
+	want(overTCP(), "192.0.2.1")
+	slow := f.later("udp", question("slow.test", dns.TypeA))
+	first.Wait(t, 3)
+	f.SetUpstreams([]netip.AddrPort{second.Addr})
+	want(f.ask("ok.test", dns.TypeA), "192.0.2.2")
+	want(overTCP(), "192.0.2.2")
+	close(release)
+	want(<-slow, "192.0.2.1")
+	want(f.ask("slow.test", dns.TypeA), "192.0.2.2")
 }

@@ -327,7 +327,7 @@ func handleOne(s *Server, packet []byte) []byte {
 	defer w.release()
 	s.switching.RLock()
 	defer s.switching.RUnlock()
-	w.now = s.now()
+	w.begin()
 	return w.handle(nil, packet, &udpConn{}, nil, nil)
 }
 

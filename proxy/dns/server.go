@@ -2,8 +2,11 @@ package dns
 
 import (
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sluice/matcher"
@@ -37,7 +40,7 @@ type Options struct {
 	// Fresh, if set, is called before queries are judged, for some of them together, from several goroutines. It brings
 	// Rules up to date, and may wait for that, and for [Server.Flush].
 	Fresh func()
-	// Upstreams are the name servers, tried in this order. Without one every allowed query gets SERVFAIL.
+	// Upstreams are the name servers at first, tried in this order. Without one every allowed query gets SERVFAIL.
 	Upstreams []netip.AddrPort
 	// Hosts, if set, answers A and AAAA for local names (siblings, extra hosts) that the policy allows. It is given
 	// the name in lower case without trailing dot, which it must not keep; no addresses means that it does not know
@@ -51,7 +54,8 @@ type Options struct {
 	// cache are not told of again.
 	Learn func(name []byte, addr netip.Addr)
 	// MaxOutstanding bounds the queries that wait for an upstream; 0 is [upstream.DefaultOutstanding]. One more gets
-	// SERVFAIL at once.
+	// SERVFAIL at once, and so does one more of a client that has as many as are free: one alone has half of them at most,
+	// and leaves room for others.
 	MaxOutstanding int
 	// MaxTCP and MaxTCPPerClient bound the open TCP connections in all and of one client's address; 0 is 512 and
 	// 128. When one more comes, the one that has been idle the longest is closed.
@@ -64,17 +68,21 @@ type Options struct {
 
 // A Server filters DNS for one session. It is safe for concurrent use.
 type Server struct {
-	opts     Options
-	upstream *upstream.Client
-	cache    *cache
-	names    names
-	tcp      tcpConns
-	start    time.Time
-	now      func() time.Duration // since start
+	opts   Options
+	asking atomic.Pointer[upstream.Client] // the present name servers
+	cache  *cache
+	names  names
+	tcp    tcpConns
+	start  time.Time
+	now    func() time.Duration // since start
 
 	// switching is held for reading while queries are judged, sent on or answered, so that Flush can wait until
 	// nothing is under way that was judged by former rules.
 	switching sync.RWMutex
+
+	mu      sync.Mutex                       // guards what follows
+	retired map[*upstream.Client]*time.Timer // former name servers
+	closed  bool
 }
 
 // New makes a server. It opens no socket before the first query is sent on.
@@ -88,17 +96,54 @@ func New(o Options) *Server {
 	if o.IdleTCP <= 0 {
 		o.IdleTCP = 10 * time.Second
 	}
-	s := &Server{opts: o, cache: newCache(), start: time.Now()}
+	s := &Server{opts: o, cache: newCache(), start: time.Now(), retired: make(map[*upstream.Client]*time.Timer)}
 	s.now = func() time.Duration { return time.Since(s.start) }
-	s.upstream = upstream.New(upstream.Options{
-		Servers:        o.Upstreams,
-		MaxOutstanding: o.MaxOutstanding,
-		NewSink:        func() upstream.Sink { return &sink{s: s} },
+	s.asking.Store(s.newClient(o.Upstreams))
+	return s
+}
+
+func (s *Server) newClient(servers []netip.AddrPort) (c *upstream.Client) {
+	c = upstream.New(upstream.Options{
+		Servers:        servers,
+		MaxOutstanding: s.opts.MaxOutstanding,
+		NewSink:        func() upstream.Sink { return &sink{s: s, of: c} },
 		Again:          func(q *upstream.Query) bool { return s.stillAllowed(q.Owner.(*query)) },
 		Gate:           s.switching.RLocker(),
-		Logger:         o.Logger,
+		Logger:         s.opts.Logger,
 	})
-	return s
+	return c
+}
+
+// retireTime is how long answers of former name servers may take to come, a little more than the attempts of package
+// upstream take together.
+const retireTime = 6 * time.Second
+
+// SetUpstreams asks other name servers from now on, and forgets what the former ones have said. Answers to what they were
+// asked still come.
+func (s *Server) SetUpstreams(servers []netip.AddrPort) {
+	next := s.newClient(servers)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		next.Close()
+		return
+	}
+	former := s.asking.Swap(next)
+	s.retired[former] = time.AfterFunc(retireTime, func() {
+		s.mu.Lock()
+		delete(s.retired, former)
+		s.mu.Unlock()
+		former.Close()
+	})
+	s.mu.Unlock()
+	s.switching.Lock() // an answer that is being kept is there now
+	defer s.switching.Unlock()
+	s.cache.flush()
+}
+
+// clientsLocked returns those of the present and of former name servers.
+func (s *Server) clientsLocked() []*upstream.Client {
+	return slices.AppendSeq([]*upstream.Client{s.asking.Load()}, maps.Keys(s.retired))
 }
 
 // Flush is to be called when the rules have changed, by whoever changed them. When it returns, no query leaves any
@@ -109,7 +154,12 @@ func (s *Server) Flush() {
 	s.switching.Lock()
 	s.cache.flush()
 	s.switching.Unlock()
-	s.upstream.Cancel(func(q *upstream.Query) bool { return !s.stillAllowed(q.Owner.(*query)) })
+	s.mu.Lock()
+	clients := s.clientsLocked()
+	s.mu.Unlock()
+	for _, c := range clients {
+		c.Cancel(func(q *upstream.Query) bool { return !s.stillAllowed(q.Owner.(*query)) })
+	}
 	if rules := s.opts.Rules(); rules.Ruleset == nil || rules.Ruleset.Mode() == policy.NoNetwork {
 		s.tcp.closeAll()
 	}
@@ -123,7 +173,18 @@ func (s *Server) fresh() {
 
 // Close answers what is under way with SERVFAIL and returns when everything that the server started has ended. The
 // Serve methods are ended by their contexts.
-func (s *Server) Close() { s.upstream.Close() }
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	clients := s.clientsLocked()
+	for _, timer := range s.retired {
+		timer.Stop()
+	}
+	s.mu.Unlock()
+	for _, c := range clients {
+		c.Close()
+	}
+}
 
 // stillAllowed reports whether the rules in force let q be sent on.
 func (s *Server) stillAllowed(q *query) bool {

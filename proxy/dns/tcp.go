@@ -142,7 +142,7 @@ func (t *tcpConn) handle(w *worker, pkt []byte) bool {
 	t.s.fresh()
 	t.s.switching.RLock()
 	defer t.s.switching.RUnlock()
-	w.now = t.s.now()
+	w.begin()
 	q := w.q
 	reply := w.handle(nil, pkt, nil, nil, t)
 	w.sender.Flush()

@@ -79,7 +79,7 @@ func (w *worker) batch(udp *udpConn, fd int, r *udpbatch.Reader, n int) {
 	w.s.fresh()
 	w.s.switching.RLock()
 	defer w.s.switching.RUnlock()
-	w.now = w.s.now()
+	w.begin()
 	for i := range n {
 		if r.Truncated(i) {
 			continue // no query is so long

@@ -16,14 +16,23 @@ var writers = sync.Pool{New: func() any { return new(udpbatch.Writer) }}
 // worker handles the queries of one goroutine.
 type worker struct {
 	s      *Server
-	sender *upstream.Sender
-	q      *query // the next one
+	asks   *upstream.Client
+	sender *upstream.Sender // of asks
+	q      *query           // the next one
 	now    time.Duration
 	room   [dnswire.OPTLen]byte
 }
 
 func (s *Server) newWorker() *worker {
-	return &worker{s: s, sender: s.upstream.NewSender(), q: newQuery()}
+	return &worker{s: s, q: newQuery()}
+}
+
+// begin is to be called before the first of some queries, with Server.switching held. Sender.Flush comes after the last.
+func (w *worker) begin() {
+	w.now = w.s.now()
+	if now := w.s.asking.Load(); now != w.asks {
+		w.asks, w.sender = now, now.NewSender()
+	}
 }
 
 func (w *worker) release() { w.q.release() }
@@ -78,6 +87,7 @@ func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp 
 		d = matcher.Decision{Reason: ReasonNameBudget, Rule: d.Rule}
 		return w.reply(dst, d, dnswire.RcodeNXDomain, extendedBlocked)
 	}
+	q.Client = q.client().Addr()
 	if err := w.sender.Add(&q.Query); err != nil {
 		d, extended := failure(err)
 		return w.reply(dst, d, dnswire.RcodeServFail, extended)

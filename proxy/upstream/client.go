@@ -65,6 +65,8 @@ type Query struct {
 	Question dnswire.Question
 	// Owner is for the caller.
 	Owner any
+	// Client is who asks, if the query is to leave room for others: one client has at most as many under way as are free.
+	Client netip.Addr
 
 	id       uint16
 	attempt  uint8
@@ -258,6 +260,23 @@ func (c *Client) failGated(queries []*Query, err error) {
 
 // now is the time on the client's own clock.
 func (c *Client) now() time.Duration { return time.Since(c.start) }
+
+// busyLocked reports whether there is no room for q. Below half of the places there is, for everybody.
+func (c *Client) busyLocked(q *Query) bool {
+	free := c.opts.MaxOutstanding - c.outstanding
+	if free <= 0 {
+		return true
+	}
+	if c.outstanding < free || !q.Client.IsValid() {
+		return false
+	}
+	for o := c.oldest; o != nil; o = o.next {
+		if o.Client == q.Client {
+			free--
+		}
+	}
+	return free <= 0
+}
 
 // chooseLocked returns the server for the next attempt of q: the first one behind the last that was asked which is
 // not known to be dead, or else simply the next.

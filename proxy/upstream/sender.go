@@ -43,7 +43,7 @@ func (s *Sender) Add(q *Query) error {
 		err = ErrClosed
 	case len(c.servers) == 0:
 		err = ErrNoServer
-	case c.outstanding >= c.opts.MaxOutstanding:
+	case c.busyLocked(q):
 		err = ErrBusy
 	}
 	if err != nil {
