@@ -23,7 +23,7 @@ type Document struct {
 // Documents reads the README and everything in docs of the repository at root, sorted by path.
 func Documents(root string) ([]Document, error) {
 	var paths []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
