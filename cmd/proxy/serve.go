@@ -43,6 +43,9 @@ The file is followed: whoever asks after it was written is judged by what was wr
 are reset. While the file is empty or cut off, new connections wait for it, half a second at most. If it is wrong or
 gone, everything is refused until it is good again.
 
+Nobody reaches the proxy's own addresses through it. Who can connect to --metrics directly can read them, though: on
+:9464 that is every workload beside the proxy, on 127.0.0.1:9464 none that has a network of its own.
+
 SIGTERM or SIGINT drains: no more clients are taken, those that are there may go on for --drain, health fails, and what
 is open then is reset. A second signal resets it at once.
 
