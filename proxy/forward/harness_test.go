@@ -48,18 +48,20 @@ type peer struct {
 }
 
 func newPeer(t testing.TB, c net.Conn) *peer {
-	// A connection may have ended before its peer begins, as in a test that wants just that.
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil && !errors.Is(err, net.ErrClosed) {
+	p := &peer{Conn: c, r: bufio.NewReader(c), t: t}
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil && !p.over(err) {
 		t.Error(err)
 	}
-	return &peer{Conn: c, r: bufio.NewReader(c), t: t}
+	return p
 }
+
+// over reports whether err is that the test has ended, and with it the connection (see [testing.TB.Context]).
+func (p *peer) over(err error) bool { return errors.Is(err, net.ErrClosed) && p.t.Context().Err() != nil }
 
 // send writes the text, or fails the test.
 func (p *peer) send(text string) {
 	p.t.Helper()
-	// Our own end is closed when the test is over, whatever its servers are about to say.
-	if _, err := io.WriteString(p.Conn, text); err != nil && !errors.Is(err, net.ErrClosed) {
+	if _, err := io.WriteString(p.Conn, text); err != nil && !p.over(err) {
 		p.t.Errorf("sending %q: %v", abridged(text), err)
 	}
 }
