@@ -56,7 +56,9 @@ func newPeer(t testing.TB, c net.Conn) *peer {
 }
 
 // over reports whether err is that the test has ended, and with it the connection (see [testing.TB.Context]).
-func (p *peer) over(err error) bool { return errors.Is(err, net.ErrClosed) && p.t.Context().Err() != nil }
+func (p *peer) over(err error) bool {
+	return errors.Is(err, net.ErrClosed) && p.t.Context().Err() != nil
+}
 
 // send writes the text, or fails the test.
 func (p *peer) send(text string) {
