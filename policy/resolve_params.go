@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -107,4 +108,19 @@ func (p Phase) Field(older bool) string {
 		return wordOr(olderFields, int(p))
 	}
 	return wordOr(phaseFields, int(p))
+}
+
+// Over returns p with everything that below says where p says nothing.
+func (p Params) Over(below Params) Params {
+	out := Params{Layer: p.Layer, Older: p.Older || below.Older, Other: maps.Clone(below.Other)}
+	for phase, value := range below.Layer {
+		if out.Layer[phase] == nil {
+			out.Layer[phase] = value
+		}
+	}
+	if out.Other == nil {
+		out.Other = map[string]string{}
+	}
+	maps.Copy(out.Other, p.Other)
+	return out
 }

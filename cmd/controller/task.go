@@ -1,0 +1,342 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/docker/docker/client"
+	"github.com/docker/go-units"
+	"github.com/moby/term"
+	"github.com/spf13/cobra"
+
+	"sluice/controller/api"
+	"sluice/controller/launch"
+	"sluice/lifecycle"
+	"sluice/lifecycle/docker"
+	"sluice/lifecycle/evidence"
+	"sluice/policy"
+	"sluice/policy/provider"
+)
+
+// taskResult is what a task leaves: its --result file, and the last line of its JSON output.
+type taskResult struct {
+	Task string `json:"task"`
+	planned
+	EvaluationEnvironment string    `json:"evaluation_environment"`
+	Began                 time.Time `json:"began"`
+	Seconds               float64   `json:"seconds"`
+	// Steps are the boundaries and switches in their order, with the receipts.
+	Steps     []taskStep         `json:"steps"`
+	ExitCodes map[string]int     `json:"exit_codes"` // by boundary
+	Traffic   []evidence.Phase   `json:"traffic"`    // by phase
+	Audit     taskAudit          `json:"audit"`
+	Violation bool               `json:"policy_violation"`
+	Evidence  []evidence.Attempt `json:"violations"`     // what was refused in the phase run
+	Kept      []string           `json:"kept,omitempty"` // containers that were left running
+	Error     string             `json:"error,omitempty"`
+}
+
+// taskStep is a step with the mode in force, and the head of the audit when it ended.
+type taskStep struct {
+	lifecycle.Step
+	Mode      policy.Mode `json:"network_mode"`
+	AuditHead string      `json:"audit_head,omitempty"`
+}
+
+// taskAudit says how good the evidence is.
+type taskAudit struct {
+	Records uint64 `json:"records"`
+	// Complete: the stream of records never broke off. What was refused before a name or an address could be told
+	// stands in counters only.
+	Complete bool   `json:"complete"`
+	Problem  string `json:"problem,omitempty"`
+	Head     string `json:"head,omitempty"` // digest of the audit file's last line
+}
+
+func newTask(g *globals) *cobra.Command {
+	var f taskFlags
+	cmd := &cobra.Command{
+		Use:   "task FILE",
+		Short: "Take one task through its phases, each under its policy",
+		Long: `Task takes a task through the boundaries of an evaluation: open, prepare_task and start_session under the baseline
+policy, run_task, close_session and collect_artifacts under that of the run, evaluate under that of the evaluation, in
+the same container or, with "evaluation_environment: fresh", in one of its own. Baseline is restored whatever happens,
+and no command runs under a policy whose switch failed. FILE is YAML or JSON; "-" is stdin.
+
+A line is printed for each boundary: JSON where stdout is no terminal. What commands print goes to stderr. The exit code
+is that of evaluate, or 1 if anything went wrong.`,
+		Example: "  sluice task task.yaml --result result.json --audit audit.jsonl",
+		Args:    cobra.ExactArgs(1),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.envParams, "env-params", "", "what this run says: `JSON` with the phases' policies, or @FILE; it goes before the task's")
+	flags.StringVar(&f.result, "result", "", "write the result to `FILE`")
+	flags.StringVar(&f.audit, "audit", "", "write every decision and step to `FILE`, each line chained to the one before")
+	flags.BoolVar(&f.keep, "keep", false, "leave the Environments running, under the policy that the task ends with")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		t, err := readTask(cmd, args[0])
+		if err != nil {
+			return failed(err)
+		}
+		t.Keep = t.Keep || f.keep
+		return f.run(cmd, g, t)
+	}
+	return cmd
+}
+
+type taskFlags struct {
+	envParams, result, audit string
+	keep                     bool
+}
+
+func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
+	plan, err := f.plan(cmd, t)
+	if err != nil {
+		return err
+	}
+	task, err := t.task()
+	if err != nil {
+		return failed(err)
+	}
+	policies, err := plan.phases.MarshalJSON()
+	if err != nil {
+		return failed(err)
+	}
+	spec, err := t.container(policies)
+	if err != nil {
+		return failed(err)
+	}
+	engine, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		return failed(fmt.Errorf("engine client: %w", err))
+	}
+	defer engine.Close()
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the program at once
+	}()
+
+	r := &taskRun{cmd: cmd, g: g, records: newRecorder(g.client()), containers: map[lifecycle.Role]string{}, result: taskResult{
+		Task: t.Name, planned: plan, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{},
+	}}
+	r.asJSON = g.json || !term.IsTerminal(os.Stdout.Fd())
+	if f.audit != "" {
+		file, err := os.OpenFile(f.audit, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			return failed(err)
+		}
+		defer file.Close()
+		r.records.chain = evidence.NewChain(file)
+	}
+	images := map[lifecycle.Role]string{}
+	for role, image := range t.Images {
+		images[lifecycle.Role(role)] = image
+	}
+	r.engine = &docker.Engine{Docker: engine, Controller: g.client(), Spec: docker.Spec{
+		Container: spec, Images: images, Idle: t.Idle, Out: cmd.ErrOrStderr(), Err: cmd.ErrOrStderr(),
+		Started: func(role lifecycle.Role, id string) {
+			r.containers[role] = id
+			r.records.follow(id)
+		},
+	}}
+	_, taskErr := lifecycle.Run(ctx, task, r, r.step)
+	return r.finish(f, taskErr)
+}
+
+// plan resolves the task's policies as plan does; the provider is Docker.
+func (f *taskFlags) plan(cmd *cobra.Command, t *taskFile) (planned, error) {
+	to, err := provider.Find("docker")
+	if err != nil {
+		return planned{}, failed(err)
+	}
+	in := policy.Inputs{Sample: t.params, Task: policy.Task{Benchmark: t.Benchmark, Harness: t.Harness, Provider: to.Name}}
+	if in.Explicit, err = readParams(cmd, "--env-params", f.envParams); err != nil {
+		return planned{}, err
+	}
+	if len(t.EnvParams) > 0 {
+		text, err := json.Marshal(t.EnvParams)
+		if err != nil {
+			return planned{}, failed(err)
+		}
+		own, err := readParams(cmd, "/env_params", string(text))
+		if err != nil {
+			return planned{}, err
+		}
+		in.Explicit = in.Explicit.Over(own)
+	}
+	if in.Explicit.Other == nil {
+		in.Explicit.Other = map[string]string{}
+	}
+	if t.Network != "" {
+		in.Explicit.Other["network"] = t.Network
+	}
+	if t.ModelBaseURL != "" {
+		if in.Model, err = policy.ParseEndpoint(t.ModelBaseURL); err != nil {
+			return planned{}, failed(fmt.Errorf("/model_base_url: %w", err))
+		}
+	}
+	for _, name := range t.Recipes {
+		data, err := readFile(cmd, t.path(name))
+		if err != nil {
+			return planned{}, failed(err)
+		}
+		r, err := policy.ParseRecipe(data)
+		if err != nil {
+			return planned{}, failed(fmt.Errorf("%s is refused:\n%w", name, err))
+		}
+		in.Recipes = append(in.Recipes, r)
+	}
+	return makePlan(in, to, t.EvaluationEnvironment == "fresh", true)
+}
+
+// container is how the task's containers are run.
+func (t *taskFile) container(policies json.RawMessage) (launch.Spec, error) {
+	s := launch.Spec{
+		Name: t.Name, Image: t.Image, Env: pairs(t.Env), Volumes: t.Volumes, Workdir: t.Workdir, User: t.User, Network: t.Network,
+		DNS: t.DNS, Policies: policies, AllowWeak: t.AllowWeak,
+	}
+	if s.Network == "" {
+		s.Network = "bridge"
+	}
+	if t.Memory != "" {
+		var err error
+		if s.Memory, err = units.RAMInBytes(t.Memory); err != nil {
+			return s, fmt.Errorf("/memory: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// taskRun is a task on its way.
+type taskRun struct {
+	cmd     *cobra.Command
+	g       *globals
+	engine  *docker.Engine
+	records *recorder
+	// containers are the ids of those that were opened.
+	containers map[lifecycle.Role]string
+	result     taskResult
+	asJSON     bool
+	problem    error
+}
+
+// Open implements [lifecycle.Opener]: there is a controller, and its records are read, before there is a container.
+func (r *taskRun) Open(ctx context.Context, role lifecycle.Role) (lifecycle.Environment, api.Receipt, error) {
+	if err := ensureController(ctx, r.g.socket); err != nil {
+		return nil, api.Receipt{}, err
+	}
+	r.records.start()
+	return r.engine.Open(ctx, role)
+}
+
+// step shows a step and keeps it.
+func (r *taskRun) step(s lifecycle.Step) {
+	t := taskStep{Step: s, Mode: r.result.phases[s.Phase].Mode}
+	t.AuditHead = r.records.step(s)
+	r.result.Steps = append(r.result.Steps, t)
+	if s.ExitCode != nil {
+		r.result.ExitCodes[string(s.Boundary)] = *s.ExitCode
+	}
+	if s.Kept {
+		r.result.Kept = append(r.result.Kept, r.containers[s.Environment])
+	}
+	if r.asJSON {
+		r.keep(printJSON(r.cmd, t))
+	} else {
+		r.cmd.Println(t.line())
+	}
+	r.keep(flush(r.cmd))
+}
+
+func (r *taskRun) keep(err error) {
+	if r.problem == nil {
+		r.problem = err
+	}
+}
+
+// line is a step for a person.
+func (t taskStep) line() string {
+	what := string(t.Boundary)
+	if t.Switch {
+		what = "-> " + t.Phase.String()
+	}
+	line := fmt.Sprintf("%s  %-17s %-10s %-10s %-10s generation %-3d %8.3f s", t.Began.Local().Format("15:04:05"), what, t.Environment, t.Phase, t.Mode, t.Generation, t.Seconds)
+	switch {
+	case t.Error != "":
+		line += "  failed: " + t.Error
+	case t.TimedOut:
+		line += "  timed out"
+	case t.ExitCode != nil:
+		line += fmt.Sprintf("  exit code %d", *t.ExitCode)
+	case t.Kept:
+		line += "  kept"
+	case t.Switch && t.Receipt != nil:
+		line += fmt.Sprintf("  %s cut, %d kept", count(t.Receipt.FlowsCut, "flow"), t.Receipt.FlowsKept)
+	}
+	return line
+}
+
+// shownAttempts is how many attempts of a phase stand in a result; the audit file has them all.
+const shownAttempts = 50
+
+// finish gathers the evidence, writes the result and says how the task ended.
+func (r *taskRun) finish(f *taskFlags, taskErr error) error {
+	summary, about := r.records.stop()
+	res := &r.result
+	res.Seconds = time.Since(res.Began).Seconds()
+	res.Audit, res.Traffic = about, summary.Phases()
+	for i := range res.Traffic {
+		p := &res.Traffic[i]
+		for _, a := range p.Attempts {
+			if p.Phase == policy.Run.String() && a.Verdict == evidence.Refused && len(res.Evidence) < shownAttempts {
+				res.Evidence = append(res.Evidence, a)
+			}
+		}
+		res.Violation = res.Violation || p.Phase == policy.Run.String() && p.Refused > 0
+		p.Attempts = p.Attempts[:min(len(p.Attempts), shownAttempts)]
+	}
+	if taskErr != nil {
+		res.Error = taskErr.Error()
+	}
+	err := errors.Join(taskErr, r.problem)
+	if f.result != "" {
+		text, encodeErr := json.MarshalIndent(res, "", "  ")
+		if encodeErr == nil {
+			encodeErr = os.WriteFile(f.result, append(text, '\n'), 0o644)
+		}
+		err = errors.Join(err, encodeErr)
+	}
+	if r.asJSON {
+		err = errors.Join(err, printJSON(r.cmd, res))
+	} else {
+		r.summary()
+	}
+	if err != nil {
+		return failed(err)
+	}
+	if code := res.ExitCodes[string(lifecycle.Evaluate)]; code != 0 {
+		return exitCode(code)
+	}
+	return nil
+}
+
+// summary says in a few lines what was tried.
+func (r *taskRun) summary() {
+	for _, p := range r.result.Traffic {
+		r.cmd.Printf("%s: %d allowed, %d refused, %d cut\n", p.Phase, p.Allowed, p.Refused, p.Cut)
+	}
+	for _, a := range r.result.Evidence {
+		r.cmd.Printf("  refused in run: %s (%s) %d times\n", a.Where(), a.Reason, a.Count)
+	}
+	if !r.result.Audit.Complete {
+		r.cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", r.result.Audit.Problem)
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"sluice/control"
+	"sluice/controller/api"
+	"sluice/lifecycle"
+	"sluice/lifecycle/evidence"
+)
+
+const (
+	// quietTime is how long no record must come for the last one to be taken for the last; a record is on its way for
+	// some milliseconds.
+	quietTime = 300 * time.Millisecond
+	// quietLimit bounds the wait for that.
+	quietLimit = 3 * time.Second
+)
+
+// recorder gathers the audit records of a task's containers while it runs.
+type recorder struct {
+	client *api.Client
+	chain  *evidence.Chain // nil if nobody wants the file
+	wait   sync.WaitGroup
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // guards all below, and the chain
+	ids     map[string]bool
+	reading bool
+	summary evidence.Summary
+	last    time.Time
+	problem string
+}
+
+func newRecorder(client *api.Client) *recorder {
+	return &recorder{client: client, ids: map[string]bool{}, cancel: func() {}}
+}
+
+// start begins to read the controller's records, unless that is being done.
+func (r *recorder) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reading {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.reading, r.cancel = true, cancel
+	r.wait.Go(func() { r.read(ctx) })
+}
+
+// read takes records until ctx or the stream ends.
+func (r *recorder) read(ctx context.Context) {
+	var ended error
+	for e, err := range r.client.Events(ctx) {
+		if err != nil {
+			ended = err
+			break
+		}
+		r.add(e)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reading = false
+	if ctx.Err() == nil && ended != nil {
+		r.brokeLocked(ended)
+	}
+}
+
+func (r *recorder) add(e control.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ids[e.ContainerID] {
+		return
+	}
+	r.last = time.Now()
+	r.summary.Add(&e)
+	if r.chain != nil {
+		if err := r.chain.Decision(e); err != nil {
+			r.brokeLocked(err)
+		}
+	}
+}
+
+// brokeLocked notes the first reason for which evidence may be missing. r.mu is held.
+func (r *recorder) brokeLocked(err error) {
+	if r.problem == "" {
+		r.problem = err.Error()
+	}
+}
+
+// follow takes the records of a container too.
+func (r *recorder) follow(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids[id] = true
+}
+
+// step writes a step to the audit file and returns its head.
+func (r *recorder) step(s lifecycle.Step) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.chain == nil {
+		return ""
+	}
+	if err := r.chain.Step(s); err != nil {
+		r.brokeLocked(err)
+	}
+	return r.chain.Head()
+}
+
+// stop waits until no more records come, and returns what they say.
+func (r *recorder) stop() (*evidence.Summary, taskAudit) {
+	began := time.Now()
+	for r.quietFor(began) < quietTime && time.Since(began) < quietLimit {
+		time.Sleep(quietTime / 10)
+	}
+	r.mu.Lock()
+	cancel := r.cancel
+	r.mu.Unlock()
+	cancel()
+	r.wait.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := taskAudit{Records: r.summary.Records(), Complete: r.problem == "", Problem: r.problem}
+	if r.chain != nil {
+		a.Head = r.chain.Head()
+	}
+	return &r.summary, a
+}
+
+// quietFor is how long ago the last record came, but not longer than since began.
+func (r *recorder) quietFor(began time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.reading && len(r.ids) == 0 {
+		return quietTime // nothing was ever read
+	}
+	if r.last.After(began) {
+		return time.Since(r.last)
+	}
+	return time.Since(began)
+}

@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"reflect"
+	"testing"
+
+	"sluice/e2e/agentcompass"
+	"sluice/policy"
+	"sluice/policy/provider"
+)
+
+// ask has the real AgentCompass answer requests.
+func ask(t *testing.T, requests []any) []json.RawMessage {
+	t.Helper()
+	if !*runDocker {
+		t.Skip("needs what the scenarios need: go test ./e2e -run-docker")
+	}
+	answers, err := agentcompass.Ask(t.Context(), lab.python, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answers
+}
+
+// TestNoticeAsAgentCompass has AgentCompass's own functions answer what the tests of package policy compare with.
+func TestNoticeAsAgentCompass(t *testing.T) {
+	data, err := os.ReadFile("../policy/testdata/agentcompass/rollouts.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var requests, wants []any
+	for line := range bytes.Lines(data) {
+		var row map[string]any
+		if err := json.Unmarshal(line, &row); err != nil {
+			t.Fatal(err)
+		}
+		wants = append(wants, row["want"])
+		delete(row, "want")
+		row["do"] = "notice"
+		requests = append(requests, row)
+	}
+	for i, answer := range ask(t, requests) {
+		var got any
+		if err := json.Unmarshal(answer, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, wants[i]) {
+			t.Errorf("%v:\nAgentCompass %v\nrecorded %v", requests[i], got, wants[i])
+		}
+	}
+}
+
+// TestSettingsAsAgentCompass compares the settings of hosted providers with those that AgentCompass sends.
+func TestSettingsAsAgentCompass(t *testing.T) {
+	policies := []string{
+		`"public"`, `"no-network"`,
+		`{"network_mode": "allowlist", "allowed_hosts": ["b.test", "*.a.test"]}`,
+		`{"network_mode": "allowlist", "allowed_hosts": ["198.51.100.0/24", "192.0.2.1"]}`,
+		`{"network_mode": "allowlist", "allowed_hosts": ["a.test", "2001:db8::1", "2001:db8::/32", "192.0.2.1"]}`,
+	}
+	var requests []any
+	var specs []provider.Spec
+	for _, name := range []string{"daytona", "modal"} {
+		to, err := provider.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range policies {
+			// The evaluation makes the second one dynamic.
+			for _, evaluation := range []string{text, `"no-network"`, `"public"`} {
+				s := provider.Spec{}
+				for phase, text := range []string{text, text, evaluation} {
+					if err := json.Unmarshal([]byte(text), &s.Phases[phase]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if to.Check(s) != nil {
+					continue // provider's own tests say what is refused
+				}
+				specs = append(specs, s)
+				requests = append(requests, map[string]any{"do": "settings", "provider": name, "policy": json.RawMessage(text),
+					"dynamic": s.Phases[policy.Run].Digest() != s.Phases[policy.Evaluation].Digest()})
+			}
+		}
+	}
+	for i, answer := range ask(t, requests) {
+		name := requests[i].(map[string]any)["provider"].(string)
+		to, err := provider.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings, err := to.Settings(specs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want struct{ Create, Update any }
+		if err := json.Unmarshal(answer, &want); err != nil {
+			t.Fatal(err)
+		}
+		same(t, name+" create", settings.Create, want.Create)
+		if update, ok := settings.Update["baseline"]; ok && name == "modal" {
+			same(t, name+" update", update, want.Update)
+		}
+	}
+}
+
+func same(t *testing.T, what string, text json.RawMessage, want any) {
+	t.Helper()
+	var got any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s:\n got %v\nwant %v", what, got, want)
+	}
+}

@@ -1,0 +1,153 @@
+package evidence
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/control"
+	"sluice/lifecycle"
+)
+
+func at(second int) time.Time { return time.Unix(int64(second), 0).UTC() }
+
+func TestSummary(t *testing.T) {
+	var s Summary
+	for _, e := range []control.Event{
+		{Time: at(5), Phase: "run", Generation: 2, Protocol: "connect", Target: "evil.test", Port: 443, Verdict: "refuse", Reason: "not-listed"},
+		{Time: at(3), Phase: "run", Generation: 2, Protocol: "connect", Target: "evil.test", Port: 443, Verdict: "refuse", Reason: "not-listed"},
+		{Time: at(4), Phase: "run", Generation: 2, Protocol: "dns-udp", Target: "evil.test", Port: 53, Verdict: "refuse", Reason: "not-listed"},
+		{Time: at(6), Phase: "run", Generation: 3, Protocol: "tcp", Target: "ok.test", Port: 443, Verdict: "allow", Reason: "name-rule", Rule: "ok.test:443", BytesIn: 7, BytesOut: 5},
+		{Time: at(7), Phase: "run", Generation: 3, Protocol: "tcp", Target: "ok.test", Port: 443, Verdict: "cut"},
+		{Time: at(8), Phase: "run", Generation: 3, Protocol: "tcp", Target: "gone.test", Port: 443, Verdict: "error"},
+		{Time: at(1), Phase: "baseline", Generation: 1, Protocol: "tcp", Target: "ok.test", Port: 80, Verdict: "allow", BytesIn: 1},
+		{Time: at(9), Phase: "evaluation", Generation: 4, Protocol: "tcp", Target: "x.test", Port: 1, Verdict: "strange"},
+	} {
+		s.Add(&e)
+	}
+	phases := s.Phases()
+	if len(phases) != 3 || phases[0].Phase != "baseline" || phases[1].Phase != "run" || phases[2].Phase != "evaluation" || s.Records() != 8 {
+		t.Fatalf("got %+v", phases)
+	}
+	run := phases[1]
+	if run.Allowed != 1 || run.Refused != 3 || run.Failed != 1 || run.Cut != 1 || run.NamesRefused != 1 || run.BytesIn != 7 || run.BytesOut != 5 ||
+		!run.First.Equal(at(3)) || !run.Last.Equal(at(8)) || fmt.Sprint(run.Generations) != "[2 3]" {
+		t.Errorf("got %+v", run)
+	}
+	if a := run.Attempts[0]; a.Where() != "evil.test:443" || a.Count != 2 || !a.First.Equal(at(3)) || !a.Last.Equal(at(5)) {
+		t.Errorf("the first attempt is %+v", a)
+	}
+	if a := run.Attempts[1]; a.Where() != "evil.test" || a.Protocol != "dns-udp" {
+		t.Errorf("the second attempt is %+v", a)
+	}
+	if phases[2].Refused != 1 {
+		t.Errorf("a verdict that is not known counts as refused: %+v", phases[2])
+	}
+}
+
+func TestSummaryIsBounded(t *testing.T) {
+	var s Summary
+	for i := range MaxAttempts + 5 {
+		s.Add(&control.Event{Phase: "run", Verdict: "refuse", Target: fmt.Sprintf("h%d.test", i)})
+	}
+	if p := s.Phases()[0]; len(p.Attempts) != MaxAttempts || p.Untold != 5 || p.Refused != MaxAttempts+5 {
+		t.Errorf("%d attempts, %d untold, %d refused", len(p.Attempts), p.Untold, p.Refused)
+	}
+}
+
+func chain(t *testing.T) (file []byte, head string) {
+	t.Helper()
+	var b bytes.Buffer
+	c := NewChain(&b)
+	for i := range 5 {
+		err := c.Decision(control.Event{Time: at(i), Phase: "run", Verdict: "refuse", Target: fmt.Sprintf("h%d.test", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Step(lifecycle.Step{Boundary: lifecycle.RunTask, Generation: 2}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes(), c.Head()
+}
+
+func TestChain(t *testing.T) {
+	file, want := chain(t)
+	if head, err := Check(bytes.NewReader(file)); err != nil || head != want || !strings.HasPrefix(head, "sha256:") {
+		t.Errorf("got %s, %v; want %s", head, err, want)
+	}
+	lines := bytes.SplitAfter(file, []byte("\n"))
+	lines = lines[:len(lines)-1]
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	for name, changed := range map[string][]byte{
+		"changed":   bytes.Replace(file, []byte("h2.test"), []byte("h9.test"), 1),
+		"taken-out": join(lines[0], lines[2], lines[3]),
+		"first":     join(lines[1:]...),
+		"twice":     join(lines[0], lines[1], lines[1]),
+		"swapped":   join(lines[0], lines[2], lines[1]),
+		"plain":     []byte(`{"phase":"run","verdict":"allow"}`),
+		"no-json":   []byte("x"),
+	} {
+		if head, err := Check(bytes.NewReader(changed)); err == nil {
+			t.Errorf("%s: accepted with the head %s", name, head)
+		}
+	}
+	// What is missing at the end shows in the head.
+	if head, err := Check(bytes.NewReader(join(lines[:4]...))); err != nil || head == want {
+		t.Errorf("cut off: %s, %v", head, err)
+	}
+}
+
+func TestRead(t *testing.T) {
+	file, _ := chain(t)
+	decisions, steps := 0, 0
+	for r, err := range Read(bytes.NewReader(file)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Step != nil {
+			steps++
+			if r.Step.Boundary != lifecycle.RunTask || r.Step.Generation != 2 {
+				t.Errorf("got %+v", r.Step)
+			}
+			continue
+		}
+		if r.Target != fmt.Sprintf("h%d.test", decisions) {
+			t.Errorf("got %+v", r)
+		}
+		decisions++
+	}
+	if decisions != 5 || steps != 1 {
+		t.Errorf("got %d decisions and %d steps", decisions, steps)
+	}
+	for _, row := range []struct{ in, want string }{
+		{"{}", "line 1 is no audit record: it has no verdict and phase"},
+		{"\n\n{\"phase\":", "line 3 is no audit record: unexpected end of JSON input"},
+		{strings.Repeat("x", maxLineBytes+1), "after line 0: bufio.Scanner: token too long"},
+	} {
+		var got error
+		for _, err := range Read(strings.NewReader(row.in)) {
+			got = err
+		}
+		if got == nil || got.Error() != row.want {
+			t.Errorf("got %v, want %s", got, row.want)
+		}
+	}
+}
+
+// TestAuditOfTheProxy checks that the lines of the proxy's log are records.
+func TestAuditOfTheProxy(t *testing.T) {
+	e := control.Event{Time: at(1), Phase: "run", Verdict: "allow", Target: "a.test", Port: 1}
+	line, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range Read(bytes.NewReader(line)) {
+		if err != nil || r.Event != e {
+			t.Errorf("got %+v, %v", r, err)
+		}
+	}
+}
