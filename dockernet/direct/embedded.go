@@ -1,7 +1,7 @@
 package direct
 
 import (
-	"bytes"
+	"encoding/binary"
 	"net/netip"
 
 	"sluice/dockernet/nft"
@@ -10,73 +10,73 @@ import (
 // form is a kind of IPv6 address that hides an IPv4 one, which is judged too. These are the forms of package matcher,
 // but for one difference, see unreadable.
 type form struct {
-	shape nft.Shaped // tells addresses of the form from others
-	inner *nft.Field
+	prefix netip.Prefix
+	// mask and value tell addresses of the form from others of the prefix, by their bytes from 8 to 11.
+	mask, value uint32
+	inner       *nft.Field
 	// translated: packets to the address end at that IPv4 host, so that a target on that allows it.
 	translated bool
 }
 
-func formOf(name, value string, mask [16]byte, at int) form {
-	return form{shape: nft.Shaped{Value: netip.MustParseAddr(value).As16(), Mask: mask}, inner: nft.EmbeddedIPv4(name, at, name == "Teredo")}
-}
-
-func translator(f form) form { f.translated = true; return f }
+// Where the IPv4 address is.
+var (
+	atEnd   = nft.EmbeddedIPv4("last 4 bytes", 12, false)
+	of6to4  = nft.EmbeddedIPv4("6to4", 2, false)
+	flipped = nft.EmbeddedIPv4("Teredo", 12, true)
+)
 
 var forms = []form{
-	translator(formOf("NAT64", "64:ff9b::", ones(0, 12), 12)),                           // RFC 6052 §2.1
-	translator(formOf("local NAT64", "64:ff9b:1::", both(ones(0, 6), ones(8, 12)), 12)), // RFC 8215, a /96 of it
-	translator(formOf("SIIT", "::ffff:0:0:0", ones(0, 12), 12)),                         // RFC 2765 §2.1
-	formOf("6to4", "2002::", ones(0, 2), 2),                                             // RFC 3056 §2
-	formOf("Teredo", "2001::", ones(0, 4), 12),                                          // RFC 4380 §4, with its bits inverted
-	formOf("IPv4-compatible", "::", ones(0, 12), 12),                                    // RFC 4291 §2.5.5.1
-	formOf("ISATAP", "::5efe:0:0", isatapMask, 12),                                      // RFC 5214 §6.1
+	{prefix: netip.MustParsePrefix("64:ff9b::/96"), inner: atEnd, translated: true},             // NAT64, RFC 6052 §2.1
+	{prefix: unreadable, mask: 0xffffffff, inner: atEnd, translated: true},                      // RFC 8215, a /96 of it
+	{prefix: netip.MustParsePrefix("::ffff:0:0:0/96"), inner: atEnd, translated: true},          // SIIT, RFC 2765 §2.1
+	{prefix: netip.MustParsePrefix("2002::/16"), inner: of6to4},                                 // RFC 3056 §2
+	{prefix: netip.MustParsePrefix("2001::/32"), inner: flipped},                                // Teredo, RFC 4380 §4
+	{prefix: netip.MustParsePrefix("::/96"), inner: atEnd},                                      // IPv4-compatible, RFC 4291 §2.5.5.1
+	{prefix: netip.MustParsePrefix("::/0"), mask: isatap.Mask, value: isatapMark, inner: atEnd}, // ISATAP, RFC 5214 §6.1
 }
 
-// unreadable are addresses under 64:ff9b:1::/48 (RFC 8215) that a translator with a prefix shorter than /96 may read
-// in several ways. The matcher judges every reading; rules cannot take those addresses apart, so the direct plane
-// refuses them. They begin like the form "local NAT64", without being of it.
+// The form "local NAT64" and the addresses that are unreadable begin alike. These a translator with a prefix shorter
+// than /96 may read in several ways (RFC 8215). The matcher judges every reading; rules cannot take those addresses
+// apart, so the direct plane refuses them.
 var unreadable = netip.MustParsePrefix("64:ff9b:1::/48")
 
 // isUnreadable are the tests for them.
-var isUnreadable = []nft.Part{
-	nft.Is(nft.IP6Destination, nft.Network(unreadable)),
-	nft.Not(nft.InNetwork(24+8, 4), nft.Bytes{0, 0, 0, 0}),
-}
+var isUnreadable = []nft.Part{nft.Is(nft.IP6Destination, nft.Network(unreadable)), nft.Not(middle, nft.Bytes{0, 0, 0, 0})}
 
-// isISATAP is the shape of the last of the forms, without the bytes that it does not look at.
-var isISATAP = nft.Masked{Field: nft.InNetwork(24+8, 4), Mask: 0xfdffffff, Value: nft.Hex(0x5efe)}
+// middle are the bytes from 8 to 11 of the destination.
+var middle = nft.InNetwork(24+8, 4)
 
 // In an ISATAP interface identifier the bit 0x02 of the first byte may be set or not.
-var isatapMask = func() [16]byte { m := ones(8, 12); m[8] &^= 0x02; return m }()
+const isatapMark = 0x5efe
 
-func ones(from, to int) (m [16]byte) {
-	copy(m[from:to], bytes.Repeat([]byte{0xff}, 16))
-	return m
-}
+var isatap = nft.Masked{Field: middle, Mask: 0xfdffffff, Value: nft.Hex(isatapMark)}
 
-func both(a, b [16]byte) [16]byte {
-	for i := range a {
-		a[i] |= b[i]
+// shape tests whether an address is of the form.
+func (f *form) shape() (tests []nft.Part) {
+	if f.prefix.Bits() > 0 {
+		tests = append(tests, nft.Is(nft.IP6Destination, nft.Network(f.prefix)))
 	}
-	return a
+	switch f.mask {
+	case 0:
+	case isatap.Mask:
+		tests = append(tests, isatap)
+	default:
+		tests = append(tests, nft.Is(middle, nft.Bytes(binary.BigEndian.AppendUint32(nil, f.value))))
+	}
+	return tests
 }
 
 // wrappers are networks with all addresses that hide an IPv4 one, but those of ISATAP, whose mark is not in front, and
 // with few others.
 var wrappers = []netip.Prefix{netip.MustParsePrefix("::/8"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("2002::/16")}
 
-// translators is how many of the forms are translated.
-const translators = 3
+// places is how many places there are in which the forms hide an address.
+const places = 3
 
 // matches reports whether the address is of the form.
 func (f *form) matches(a netip.Addr) bool {
 	b := a.As16()
-	for i := range b {
-		if b[i]&f.shape.Mask[i] != f.shape.Value[i] {
-			return false
-		}
-	}
-	return true
+	return f.prefix.Contains(a) && binary.BigEndian.Uint32(b[8:])&f.mask == f.value
 }
 
 // embeds reports whether the address hides an IPv4 one.

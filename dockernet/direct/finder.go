@@ -21,15 +21,11 @@ type finder struct {
 	ports  bool         // of the set
 }
 
-// How many rules are made instead of a set of ranges or of single addresses.
+// How many rules are made instead of a set of ranges or of single addresses, in all, and that a packet meets.
 const (
-	rulesForRanges  = 24
+	rulesForRanges  = 48
+	rangesInTurn    = 16
 	rulesForSingles = 4
-)
-
-var (
-	bothPorts = []*nft.Field{nft.TCPPort, nft.UDPPort}
-	onlyTCP   = []*nft.Field{nft.TCPPort}
 )
 
 // anyPort reports whether the finder does not look at ports.
@@ -51,25 +47,22 @@ func (fd *finder) tests(address, port *nft.Field) []nft.Part {
 	return tests
 }
 
-// ask makes the rules that ask all finders about the destination of packets of a family, with one of the ports. With a
-// form, it is the IPv4 address inside an IPv6 one that is asked about.
-func ask(finders []finder, f nft.Kind, in *form, ports []*nft.Field, do func(...nft.Part) nft.Rule) []nft.Rule {
-	address, shape := f.Destination(), []nft.Part(nil)
-	if in != nil {
-		address, shape = in.inner, []nft.Part{in.shape}
-	}
+// ask makes the rules that ask all finders about an address and a port of packets of a family. The port is that of TCP,
+// or AnyPort for all that have one.
+func ask(finders []finder, f nft.Kind, address, port *nft.Field, do func(...nft.Part) nft.Rule) []nft.Rule {
 	var rules []nft.Rule
 	for i := range finders {
-		fields := ports
-		if finders[i].anyPort() {
-			fields = ports[:1]
+		tests := finders[i].tests(address, port)
+		if port == nft.AnyPort && !finders[i].anyPort() {
+			tests = append([]nft.Part{nft.Not(nft.Protocol, echo[f])}, tests...)
 		}
-		for _, port := range fields {
-			rules = append(rules, do(slices.Concat(shape, finders[i].tests(address, port))...))
-		}
+		rules = append(rules, do(tests...))
 	}
 	return rules
 }
+
+// echo is the protocol of echo requests, which have no port.
+var echo = map[nft.Kind]nft.Word{nft.IPv4: "icmp", nft.IPv6: "ipv6-icmp"}
 
 // then makes rules that do something if their tests hold.
 func then(do ...nft.Part) func(...nft.Part) nft.Rule {
@@ -86,7 +79,7 @@ func (p *Plan) finders(f nft.Kind, name string, ports map[uint16]spans, uses int
 	list := p.findersOf(f, name, false, map[uint16]spans{0: ports[0]}, uses)
 	others := maps.Clone(ports)
 	delete(others, 0)
-	return append(list, p.findersOf(f, name+"_port", true, others, 2*uses)...)
+	return append(list, p.findersOf(f, name+"_port", true, others, uses)...)
 }
 
 func (p *Plan) findersOf(f nft.Kind, name string, withPort bool, ports map[uint16]spans, uses int) []finder {
@@ -100,14 +93,14 @@ func (p *Plan) findersOf(f nft.Kind, name string, withPort bool, ports map[uint1
 				continue
 			}
 			ranges = append(ranges, e)
-			if len(list)*uses <= rulesForRanges { // beyond that there is no need for more
+			if few(len(list), uses) { // beyond that there is no need for more
 				for _, prefix := range s.prefixes() {
 					list = append(list, finder{prefix: prefix, port: port})
 				}
 			}
 		}
 	}
-	if len(list)*uses > rulesForRanges {
+	if !few(len(list), uses) {
 		elements := ranges
 		if !withPort { // sets of ranges with ports are larger and slower than those of single addresses
 			elements, singles = append(ranges, singles...), nil
@@ -123,6 +116,8 @@ func (p *Plan) findersOf(f nft.Kind, name string, withPort bool, ports map[uint1
 	}
 	return list
 }
+
+func few(ranges, uses int) bool { return ranges <= rangesInTurn && ranges*uses <= rulesForRanges }
 
 // set makes a set and returns its finder.
 func (p *Plan) set(f nft.Kind, name string, withPort, interval bool, elements []nft.Element) finder {

@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"net/netip"
 	"slices"
 
 	"sluice/dockernet/nft"
@@ -15,67 +16,83 @@ type Plan struct {
 	spec     *Spec
 	families []nft.Kind
 	name     func(parts ...string) string
-	locals   map[nft.Kind][]finder
-	floors   map[nft.Kind][]finder
-	phases   [policy.PhaseCount]map[nft.Kind]names
+	// By family.
+	locals, floors      map[nft.Kind][]finder
+	hosts, open, closed map[nft.Kind][]finder // made when they are needed
+	phases              [policy.PhaseCount]map[nft.Kind]names
 }
 
-// names are the targets of a phase of one family.
-type names struct{ ports, exact, dns []finder }
+// names are the targets of a phase of one family. lifted are those on the floor, of IPv4.
+type names struct{ ports, exact, dns, lifted []finder }
 
-// NewPlan makes the sets for the families: IPv4, or both. name makes the names of sets and chains of their parts.
-func NewPlan(s *Spec, families []nft.Kind, name func(parts ...string) string) *Plan {
-	p := &Plan{spec: s, families: families, name: name, locals: make(map[nft.Kind][]finder), floors: make(map[nft.Kind][]finder)}
-	withIPv6 := slices.Contains(families, nft.IPv6)
+// NewPlan makes the sets for the families: IPv4, or both. name makes the names of sets and chains of their parts. Who
+// makes rules by [Plan.Steer] too says so.
+func NewPlan(s *Spec, families []nft.Kind, steers bool, name func(parts ...string) string) *Plan {
+	p := &Plan{spec: s, families: families, name: name, locals: make(map[nft.Kind][]finder), floors: make(map[nft.Kind][]finder),
+		hosts: make(map[nft.Kind][]finder), open: make(map[nft.Kind][]finder), closed: make(map[nft.Kind][]finder)}
+	once := 1 // how often a rule asks for an address of a packet
+	if steers {
+		once = 2
+	}
+	hidden := map[nft.Kind]int{nft.IPv4: 0, nft.IPv6: 0} // and for the one that it hides
+	if slices.Contains(families, nft.IPv6) {
+		hidden[nft.IPv4] = places
+	}
 	for _, f := range families {
-		p.locals[f] = p.find(f, "local", s.local(f), policy.PhaseCount)
-		uses := 1
-		if f == nft.IPv4 && withIPv6 {
-			uses += len(forms)
-		}
-		p.floors[f] = p.find(f, "floor", s.floor(f), uses)
+		p.locals[f] = p.find(f, "local", s.local(f), once*policy.PhaseCount)
+		p.floors[f] = p.find(f, "floor", s.floor(f), 1+hidden[f])
 	}
 	for i := range s.Phases {
 		n, phase := policy.Phase(i), &s.Phases[i]
 		p.phases[n] = make(map[nft.Kind]names)
 		for _, f := range families {
-			uses := 1
 			switch phase.Rules.Mode() {
 			case policy.Allowlist:
-				if f == nft.IPv4 && withIPv6 {
-					uses += translators
-				} else if f == nft.IPv6 {
-					uses = 2
-				}
 				t := s.allowed(phase, f)
-				p.phases[n][f] = names{
+				uses := once + min(hidden[f], 1)
+				if f == nft.IPv6 {
+					uses = 1 + once
+				}
+				own := names{
 					ports: p.finders(f, n.String(), t.ports, uses),
-					exact: p.finders(f, n.String()+"_exact", t.exact, 1),
-					dns:   p.find(f, n.String()+"_dns", t.dns, 2),
+					exact: p.finders(f, n.String()+"_exact", t.exact, once),
+					dns:   p.find(f, n.String()+"_dns", t.dns, once),
 				}
+				if hidden[f] > 0 {
+					own.lifted = p.finders(f, n.String()+"_lifted", t.on(s.floor(f)), len(forms))
+				}
+				p.phases[n][f] = own
 			case policy.Denylist:
-				if f == nft.IPv4 && withIPv6 {
-					uses += len(forms)
-				}
-				p.phases[n][f] = names{ports: p.finders(f, n.String(), s.denied(phase, f).ports, uses)}
+				p.phases[n][f] = names{ports: p.finders(f, n.String(), s.denied(phase, f).ports, once+hidden[f])}
 			}
 		}
 	}
 	return p
 }
 
+// later makes finders once.
+func later(made map[nft.Kind][]finder, f nft.Kind, find func() []finder) []finder {
+	if _, ok := made[f]; !ok {
+		made[f] = find()
+	}
+	return made[f]
+}
+
 // Host makes rules for packets to the host's addresses, Open and Closed for those to TCP ports that every phase, or
 // none, may reach.
 func (p *Plan) Host(f nft.Kind, do ...nft.Part) []nft.Rule {
-	return ask(p.find(f, "host", addresses(p.spec.Host, f), 1), f, nil, bothPorts, then(do...))
+	hosts := later(p.hosts, f, func() []finder { return p.find(f, "host", addresses(p.spec.Host, f), 1) })
+	return ask(hosts, f, f.Destination(), nft.AnyPort, then(do...))
 }
 
 func (p *Plan) Open(f nft.Kind, do ...nft.Part) []nft.Rule {
-	return ask(p.finders(f, "open", endpoints(p.spec.Open, f), 1), f, nil, onlyTCP, then(do...))
+	open := later(p.open, f, func() []finder { return p.finders(f, "open", endpoints(p.spec.Open, f), 2) })
+	return ask(open, f, f.Destination(), nft.TCPPort, then(do...))
 }
 
 func (p *Plan) Closed(f nft.Kind, do ...nft.Part) []nft.Rule {
-	return ask(p.finders(f, "closed", endpoints(p.spec.Closed, f), 1), f, nil, onlyTCP, then(do...))
+	closed := later(p.closed, f, func() []finder { return p.finders(f, "closed", endpoints(p.spec.Closed, f), 1) })
+	return ask(closed, f, f.Destination(), nft.TCPPort, then(do...))
 }
 
 // NewFloor makes the chains that refuse the addresses of the floor, and IPv6 addresses that hide one, for phases that
@@ -92,19 +109,28 @@ func (p *Plan) NewFloor(name string, phases []policy.Phase, refuse func(nft.Kind
 		}
 	}
 	for _, f := range p.families {
-		var rules []nft.Rule
 		no := then(refuse(f))
 		if f == nft.IPv6 && open+listed > 0 {
-			hidden := []nft.Rule{no(isUnreadable...)}
-			for i := range forms {
-				hidden = append(hidden, ask(p.floors[nft.IPv4], f, &forms[i], bothPorts, no)...)
-			}
 			fl.hidden = p.name(name, "hidden")
-			fl.Chains = append(fl.Chains, nft.Chain{Name: fl.hidden, Kind: f, Rules: hidden})
-			rules = hiding(nft.Jump(fl.hidden))
+			rules, chains := p.inside([]string{name, "hidden"}, allForms, p.floors[nft.IPv4], no)
+			chains = append(chains, nft.Chain{Name: fl.hidden, Kind: f, Rules: append([]nft.Rule{no(isUnreadable...)}, rules...)})
+			fl.Chains = append(fl.Chains, chains...)
 		}
-		rules = append(ask(p.floors[f], f, nil, bothPorts, no), rules...)
-		if open > 1 {
+		rules := ask(p.floors[f], f, f.Destination(), nft.AnyPort, no)
+		if open > 0 && f == nft.IPv6 {
+			hidden := nft.Jump(fl.hidden)
+			if on := p.spec.floor(f).within(spansOf(global)); len(on) > 0 {
+				rules = append(rules, hiding(hidden)...)
+			} else {
+				// Most addresses are there, and need not be compared with those of the floor.
+				there := nft.Chain{Name: p.name(name, "global"), Kind: f, Rules: hidingWhere(inGlobal, hidden)}
+				fl.Chains = append(fl.Chains, there)
+				elsewhere := hidingWhere(func(w netip.Prefix) bool { return !inGlobal(w) }, hidden)
+				rules = slices.Concat([]nft.Rule{{isGlobal, nft.Goto(there.Name)}}, rules, elsewhere)
+			}
+		}
+		// The way to global addresses leads out of the chain.
+		if open > 1 || open > 0 && f == nft.IPv6 {
 			chain := nft.Chain{Name: p.name(name + version(f)), Kind: f, Rules: rules}
 			fl.Chains = append(fl.Chains, chain)
 			rules = []nft.Rule{{nft.Jump(chain.Name)}}
@@ -121,13 +147,59 @@ type Floor struct {
 	hidden string                  // a chain
 }
 
-// hiding leads IPv6 addresses that hide an IPv4 one elsewhere.
+// global is where most addresses are, and none of the floor (RFC 4291 §2.4).
+var (
+	global   = netip.MustParsePrefix("2000::/3")
+	isGlobal = nft.Masked{Field: nft.InNetwork(24, 1), Mask: 0xe0, Value: nft.Hex(0x20)}
+)
+
+func inGlobal(p netip.Prefix) bool { return global.Overlaps(p) }
+
+// hiding leads IPv6 addresses that hide an IPv4 one elsewhere, and hidingWhere only some of the wrappers.
 func hiding(elsewhere nft.Verdict) []nft.Rule {
+	return hidingWhere(func(netip.Prefix) bool { return true }, elsewhere)
+}
+
+func hidingWhere(some func(netip.Prefix) bool, elsewhere nft.Verdict) []nft.Rule {
 	var rules []nft.Rule
 	for _, w := range wrappers {
-		rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(w)), elsewhere})
+		if some(w) {
+			rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(w)), elsewhere})
+		}
 	}
-	return append(rules, nft.Rule{isISATAP, elsewhere})
+	return append(rules, nft.Rule{isatap, elsewhere})
+}
+
+func allForms(*form) bool { return true }
+
+func translated(f *form) bool { return f.translated }
+
+// inside makes rules that look for IPv4 addresses inside of IPv6 ones of some forms. There is a chain for each place
+// where the address may be. Packets come back from it if nothing is found, or go on to the chain next, if one is given.
+func (p *Plan) inside(name []string, which func(*form) bool, finders []finder, do func(...nft.Part) nft.Rule, next ...nft.Part) (rules []nft.Rule, chains []nft.Chain) {
+	if len(finders) == 0 {
+		return nil, nil
+	}
+	for i := range forms {
+		f := &forms[i]
+		if !which(f) {
+			continue
+		}
+		at := p.name(append(slices.Clone(name), map[*nft.Field]string{atEnd: "end", of6to4: "6to4", flipped: "teredo"}[f.inner])...)
+		if !slices.ContainsFunc(chains, func(c nft.Chain) bool { return c.Name == at }) {
+			asked := ask(finders, nft.IPv6, f.inner, nft.AnyPort, do)
+			if next != nil {
+				asked = append(asked, nft.Rule(next))
+			}
+			chains = append(chains, nft.Chain{Name: at, Kind: nft.IPv6, Rules: asked})
+		}
+		way := nft.Jump(at)
+		if next != nil {
+			way = nft.Goto(at)
+		}
+		rules = append(rules, append(f.shape(), way))
+	}
+	return rules, chains
 }
 
 // Named are the addresses that a phase which refuses by default lets through on some port, with those of Open.
@@ -200,15 +272,15 @@ var isTCP = nft.Is(nft.Protocol, nft.Word("tcp"))
 
 // dns refuses port 53, but for what is named with that very port.
 func (j *judge) dns(named []finder) []nft.Rule {
-	var let, refuse []nft.Rule
-	for _, port := range bothPorts {
-		is53 := nft.Is(port, nft.Number(dnsPort))
-		let = append(let, ask(named, j.family, nil, bothPorts, func(tests ...nft.Part) nft.Rule {
-			return j.Let(append([]nft.Part{is53}, tests...)...)
-		})...)
-		refuse = append(refuse, j.no(is53))
-	}
-	return append(let, refuse...)
+	is53 := []nft.Part{nft.Not(nft.Protocol, echo[j.family]), nft.Is(nft.AnyPort, nft.Number(dnsPort))}
+	return append(ask(named, j.family, j.family.Destination(), nft.AnyPort, func(tests ...nft.Part) nft.Rule {
+		return j.Let(slices.Concat(is53, tests)...)
+	}), j.no(is53...))
+}
+
+// ask makes the rules that ask about the destination of packets.
+func (j *judge) ask(finders []finder, do func(...nft.Part) nft.Rule) []nft.Rule {
+	return ask(finders, j.family, j.family.Destination(), nft.AnyPort, do)
 }
 
 // allowlist lets the targets through.
@@ -218,27 +290,50 @@ func (j *judge) allowlist() []nft.Rule {
 	if !j.spec.StraightTCP() {
 		// To local addresses only.
 		name := j.name(j.phase.String(), "local"+version(j.family))
-		local := ask(j.locals[j.family], j.family, nil, bothPorts, then(nft.Return))
-		j.chain(name, append(local, nft.Rule{j.Refuse}))
+		j.chain(name, append(j.ask(j.locals[j.family], then(nft.Return)), nft.Rule{j.Refuse}))
 		rules = append(rules, nft.Rule{isTCP, nft.Jump(name)})
 	}
-	named := ask(own.ports, j.family, nil, bothPorts, j.Let)
+	named := j.ask(own.ports, j.Let)
 	if j.family == nft.IPv6 {
-		rules = append(rules, ask(own.exact, nft.IPv6, nil, bothPorts, j.Let)...)
-		var translated []nft.Rule
-		for i := range forms {
-			if forms[i].translated {
-				translated = append(translated, ask(four.ports, nft.IPv6, &forms[i], bothPorts, j.Let)...)
-			}
-		}
-		if len(translated)+len(named) > 0 {
+		rules = append(rules, j.ask(own.exact, j.Let)...)
+		if len(four.ports)+len(named) > 0 {
 			// Other addresses shall not pay for those that hide an IPv4 one. TCP to these is judged by the proxy.
-			name := j.name(j.phase.String(), "wrapped")
-			j.chain(name, slices.Concat(j.redirected(), translated, []nft.Rule{{nft.Jump(j.Floor.hidden)}}, named, []nft.Rule{{j.Refuse}}))
-			rules = append(rules, hiding(nft.Goto(name))...)
+			rules = append(rules, hiding(nft.Goto(j.wrapped(four, named)))...)
 		}
 	}
 	return slices.Concat(rules, named, []nft.Rule{{j.Refuse}})
+}
+
+// wrapped makes the chains for addresses that hide an IPv4 one. They let through what is translated into a target, and
+// what is named itself, unless the hidden address is on the floor. The first of them is returned.
+func (j *judge) wrapped(four names, named []nft.Rule) string {
+	phase, name := j.phase.String(), j.name(j.phase.String(), "wrapped")
+	unlifted := []nft.Rule{{nft.Jump(j.Floor.hidden)}}
+	judged := append(named, nft.Rule{j.Refuse})
+	if len(four.lifted) > 0 {
+		// Past the floor, if the hidden address is a target itself. That does not allow it, for behind the ends of
+		// tunnels there are other hosts.
+		past := j.name(phase, "lifted")
+		j.chain(past, judged)
+		var lifted []nft.Rule
+		for i := range forms {
+			lifted = append(lifted, ask(four.lifted, nft.IPv6, forms[i].inner, nft.AnyPort, func(tests ...nft.Part) nft.Rule {
+				return slices.Concat(forms[i].shape(), tests, []nft.Part{nft.Goto(past)})
+			})...)
+		}
+		unlifted, judged = append(lifted, unlifted...), []nft.Rule{{nft.Goto(past)}}
+	}
+	rest := slices.Concat(unlifted, judged)
+	if len(four.ports) == 0 {
+		j.chain(name, append(j.redirected(), rest...))
+		return name
+	}
+	after := j.name(phase, "wrapped", "rest")
+	rules, chains := j.inside([]string{phase, "wrapped"}, translated, four.ports, j.Let, nft.Goto(after))
+	j.chains = append(j.chains, chains...)
+	j.chain(after, rest)
+	j.chain(name, slices.Concat(j.redirected(), rules, []nft.Rule{{nft.Goto(after)}}))
+	return name
 }
 
 func (j *judge) redirected() []nft.Rule {
@@ -256,19 +351,15 @@ func (j *judge) chain(name string, rules []nft.Rule) {
 func (j *judge) denylist() []nft.Rule {
 	own, four := j.phases[j.phase][j.family], j.phases[j.phase][nft.IPv4]
 	rules := append(j.dns(nil), j.Floor.rules[j.family]...)
-	rules = append(rules, ask(own.ports, j.family, nil, bothPorts, j.no)...)
-	if j.family == nft.IPv6 {
-		var wrapped []nft.Rule
-		for i := range forms {
-			wrapped = append(wrapped, ask(four.ports, nft.IPv6, &forms[i], bothPorts, j.no)...)
-		}
-		if wrapped != nil {
-			name := j.name(j.phase.String(), "wrapped")
-			j.chain(name, wrapped)
-			rules = append(rules, hiding(nft.Jump(name))...)
-		}
+	rules = append(rules, j.ask(own.ports, j.no)...)
+	if j.family == nft.IPv6 && len(four.ports) > 0 {
+		name := j.name(j.phase.String(), "wrapped")
+		wrapped, chains := j.inside([]string{j.phase.String(), "wrapped"}, allForms, four.ports, j.no)
+		j.chains = append(j.chains, chains...)
+		j.chain(name, wrapped)
+		rules = append(rules, hiding(nft.Jump(name))...)
 	}
-	local := ask(j.locals[j.family], j.family, nil, bothPorts, j.Let)
+	local := j.ask(j.locals[j.family], j.Let)
 	switch {
 	case j.spec.Internal:
 		return append(append(rules, local...), nft.Rule{j.Refuse})
@@ -279,4 +370,29 @@ func (j *judge) denylist() []nft.Rule {
 		rules = slices.Concat(rules, local, j.redirected())
 	}
 	return append(rules, j.Let())
+}
+
+// Steer makes the rules of a phase for the first segments of TCP connections, of one family, to other ports than 53:
+// stay is for those that are judged here, and to the proxy go those that hide an IPv4 address. What is left goes to the
+// proxy too, if the phase has one, see [Spec.Proxies].
+func (p *Plan) Steer(n policy.Phase, f nft.Kind, stay nft.Part, proxy nft.Verdict) []nft.Rule {
+	own := p.phases[n][f]
+	ask := func(finders []finder) []nft.Rule { return ask(finders, f, f.Destination(), nft.TCPPort, then(stay)) }
+	rules := ask(p.locals[f])
+	if p.spec.Phases[n].Rules.Mode() != policy.Allowlist {
+		return append(rules, ask(own.ports)...) // to be refused
+	}
+	if !p.spec.StraightTCP() {
+		return rules
+	}
+	rules = append(rules, ask(own.exact)...)
+	if f == nft.IPv6 && len(own.ports) > 0 {
+		rules = append(rules, hiding(proxy)...)
+	}
+	return append(rules, ask(own.ports)...)
+}
+
+// DNS makes rules for packets to port 53 of servers that a phase names with that very port.
+func (p *Plan) DNS(n policy.Phase, f nft.Kind, do ...nft.Part) []nft.Rule {
+	return ask(p.phases[n][f].dns, f, f.Destination(), nft.AnyPort, then(do...))
 }

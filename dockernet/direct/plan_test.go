@@ -102,7 +102,7 @@ func TestSets(t *testing.T) {
 		"": specOf(t, allowlist(t, "192.0.2.1", "192.0.2.0/24:443")),
 		"baseline_net4(interval), baseline_port4, baseline_port_net4(interval)": specOf(t, allowlist(t, hosts...)),
 	} {
-		plan := NewPlan(s, []nft.Kind{nft.IPv4}, func(parts ...string) string { return strings.Join(parts, "_") })
+		plan := NewPlan(s, []nft.Kind{nft.IPv4}, false, func(parts ...string) string { return strings.Join(parts, "_") })
 		for _, inbound := range []string{"a", "b"} {
 			floor := plan.NewFloor(inbound, []policy.Phase{policy.Baseline, policy.Run}, func(nft.Kind) nft.Verdict { return nft.Drop })
 			for n := range policy.Phase(policy.PhaseCount) {

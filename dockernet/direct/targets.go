@@ -67,6 +67,17 @@ func (t *targets) finish(never, within spans) {
 	}
 }
 
+// on are the targets that are on the floor, by port.
+func (t *targets) on(floor spans) map[uint16]spans {
+	found := make(map[uint16]spans)
+	for port, s := range t.ports {
+		if s = s.within(floor); len(s) > 0 {
+			found[port] = s
+		}
+	}
+	return found
+}
+
 // each calls do with the phase's targets of the family.
 func (p *Phase) each(f nft.Kind, do func(netip.Prefix, uint16)) {
 	for prefix, port := range p.Rules.Prefixes() {

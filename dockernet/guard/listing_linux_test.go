@@ -97,7 +97,7 @@ func shown(blocks map[string]string) map[string]string {
 	for name, block := range blocks {
 		var kept strings.Builder
 		for line := range strings.Lines(block) {
-			if !containsAny(line, "@nh,288", "@nh,208", "@th,64,128", "@ll,", "ether daddr", "ether saddr", "ether type", "arp htype") {
+			if !containsAny(line, "@nh,288", "@nh,208", "@th,64,", "@ll,", "ether daddr", "ether saddr", "ether type", "arp htype") {
 				kept.WriteString(strings.NewReplacer("meta protocol ip ", "", "meta protocol ip6 ", "").Replace(line))
 			}
 		}

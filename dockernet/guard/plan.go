@@ -120,7 +120,7 @@ type builder struct {
 // build makes the sets and chains of all phases, with those for what is in force still empty. Nothing leads to them yet.
 func build(s *Spec, c config, g generation) *nft.Table {
 	b := &builder{Spec: s, config: c, generation: g, floors: make(map[policy.Inbound]*direct.Floor)}
-	b.plan = direct.NewPlan(&s.Spec, s.families(), g.name)
+	b.plan = direct.NewPlan(&s.Spec, s.families(), false, g.name)
 	for _, name := range []string{refusedChain, forgedChain} {
 		b.chain(nft.AnyKind, b.name(name), b.dropped(name)...)
 	}

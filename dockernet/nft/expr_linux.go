@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -26,13 +25,13 @@ type compiler struct {
 	sets   map[string]uint32 // ids of the sets of this batch
 	family string            // of the table
 	kind   Kind              // that the chain or the rule has tested for
-	proto  Word
+	proto  Word              // too
 }
 
 // compile turns a rule of a chain into the expressions that it is for the kernel. sets are the ids of sets that are
 // made in the same batch, by name.
 func compile(id ID, ch *Chain, r Rule, sets map[string]uint32) ([]expr.Any, error) {
-	c := &compiler{sets: sets, family: id.Family, kind: ch.Kind}
+	c := &compiler{sets: sets, family: id.Family, kind: ch.Kind, proto: ch.Protocol}
 	for _, p := range r {
 		if err := c.part(p); err != nil {
 			return nil, fmt.Errorf("table %v, chain %s, rule %v: %w", id, ch.Name, r, err)
@@ -49,9 +48,13 @@ func (c *compiler) part(p Part) error {
 		return c.test(p)
 	case Masked:
 		return c.masked(p)
-	case Shaped:
-		c.need(IP6Destination)
-		c.shaped(IP6Destination, p.Value[:], p.Mask[:], false)
+	case Above:
+		if !p.Field.native || p.Field.size != 4 {
+			return fmt.Errorf("%v is no number of the host's byte order", p.Field)
+		}
+		c.load(p.Field, register)
+		c.add(&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: 4, Size: 4},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: register, Data: binary.BigEndian.AppendUint32(nil, uint32(p.Value))})
 	case In:
 		c.key(p.Fields)
 		c.add(&expr.Lookup{SourceRegister: register, SetName: p.Set, SetID: c.sets[p.Set], Invert: p.Not})
@@ -75,6 +78,15 @@ func (c *compiler) part(p Part) error {
 		c.add(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4,
 			Mask: Mark.bytes(Number(^(p.Clear | p.Set))), Xor: Mark.bytes(Number(p.Set))},
 			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: register})
+	case Redirect:
+		c.add(&expr.Immediate{Register: register, Data: binary.BigEndian.AppendUint16(nil, p.Port)},
+			&expr.Redir{RegisterProtoMin: register, RegisterProtoMax: register})
+	case Reject:
+		if p.TCP {
+			c.add(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+		} else {
+			c.add(&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
+		}
 	default:
 		return fmt.Errorf("part %T is unknown", p)
 	}
@@ -96,6 +108,8 @@ func (c *compiler) read(f *Field, to uint32) {
 		c.add(&expr.Meta{Key: expr.MetaKey(f.key), Register: to})
 	case inCT:
 		c.add(&expr.Ct{Key: expr.CtKey(f.key), Register: to})
+	case inFib:
+		c.add(&expr.Fib{Register: to, FlagSADDR: f.key == unix.NFTA_FIB_F_SADDR, FlagDADDR: f.key == unix.NFTA_FIB_F_DADDR, ResultADDRTYPE: true})
 	case inLink:
 		payload(expr.PayloadBaseLLHeader)
 	case inNetwork:
@@ -184,34 +198,17 @@ func (c *compiler) network(t Test, p netip.Prefix) error {
 		return fmt.Errorf("%v has %d bytes and cannot be compared with %v", t.Field, t.Field.size, t.Value)
 	}
 	c.need(t.Field)
-	if p.Bits() > 0 && p.Bits()%8 == 0 && !t.Field.silent { // as nft does, which could not show others
-		c.shaped(t.Field, address, mask, t.Not)
-		return nil
+	if bytes := p.Bits() / 8; bytes > 0 && p.Bits()%8 == 0 && !t.Field.flipped {
+		// Whole bytes need no mask, which is less for the kernel to keep and to do, above all if they are 1, 2 or 4
+		// (nft_payload.c). nft does so too, and could not show other parts of an address.
+		part := *t.Field
+		part.size = uint32(bytes)
+		c.read(&part, register)
+		return c.compare(&part, t.Not, address[:bytes])
 	}
 	c.read(t.Field, register)
-	if !p.IsSingleIP() {
-		c.and(mask)
-	}
+	c.and(mask)
 	return c.compare(t.Field, t.Not, address)
-}
-
-// shaped compares the bits of a mask. Only the bytes from the first to the last of them are loaded: that is less for
-// the kernel to keep and to do, above all if they are 1, 2 or 4 (nft_payload.c), or whole, so that no mask is needed.
-func (c *compiler) shaped(f *Field, value, mask []byte, not bool) {
-	from, to := 0, len(mask)
-	for mask[from] == 0 {
-		from++
-	}
-	for mask[to-1] == 0 {
-		to--
-	}
-	part := *f
-	part.offset, part.size = f.offset+uint32(from), uint32(to-from)
-	c.read(&part, register)
-	if slices.ContainsFunc(mask[from:to], func(b byte) bool { return b != 0xff }) {
-		c.and(mask[from:to])
-	}
-	c.add(&expr.Cmp{Op: operator(not), Register: register, Data: value[from:to]})
 }
 
 // learn keeps in mind what a test that held has shown.

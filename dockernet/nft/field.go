@@ -38,6 +38,7 @@ const (
 	inTransport
 	inMeta // key is one of enum nft_meta_keys
 	inCT   // key is one of enum nft_ct_keys
+	inFib  // key is one of enum nft_fib_flags: the address whose kind is asked for
 )
 
 // Field is a piece of a packet or of what the kernel knows about it.
@@ -72,6 +73,9 @@ var (
 	// etherProtocol is EtherType without VLAN tags.
 	etherProtocol = &Field{name: "meta protocol", base: inMeta, key: 1, size: 2}
 
+	// InIndex and OutIndex are numbers of interfaces. That of the loopback is always 1.
+	InIndex  = &Field{name: "iif", base: inMeta, key: 4, size: 4, native: true}
+	OutIndex = &Field{name: "oif", base: inMeta, key: 5, size: 4, native: true}
 	InName   = &Field{name: "iifname", base: inMeta, key: 6, size: 16}
 	OutName  = &Field{name: "oifname", base: inMeta, key: 7, size: 16}
 	Family   = &Field{name: "meta nfproto", base: inMeta, key: 15, size: 1}
@@ -79,6 +83,11 @@ var (
 
 	CTState     = &Field{name: "ct state", base: inCT, key: 0, size: 4, native: true}
 	CTDirection = &Field{name: "ct direction", base: inCT, key: 1, size: 1}
+	CTStatus    = &Field{name: "ct status", base: inCT, key: 2, size: 4, native: true}
+
+	// What kind of address it is for this host.
+	FibSource      = &Field{name: "fib saddr type", base: inFib, key: 1, size: 4, native: true}
+	FibDestination = &Field{name: "fib daddr type", base: inFib, key: 2, size: 4, native: true}
 )
 
 // Fields of headers: RFC 826, RFC 791 §3.1, RFC 8200 §3, RFC 9293 §3.1, RFC 768, RFC 792, RFC 4443 §2.1.
@@ -98,9 +107,14 @@ var (
 	IP6Source      = &Field{name: "ip6 saddr", base: inNetwork, offset: 8, size: 16, kind: IPv6}
 	IP6Destination = &Field{name: "ip6 daddr", base: inNetwork, offset: 24, size: 16, kind: IPv6}
 
+	// AnyPort is the destination port of TCP and UDP. Other protocols have something else there.
+	AnyPort = &Field{name: "th dport", base: inTransport, offset: 2, size: 2}
+
+	TCPSource = &Field{name: "tcp sport", base: inTransport, offset: 0, size: 2, proto: "tcp"}
 	TCPPort   = &Field{name: "tcp dport", base: inTransport, offset: 2, size: 2, proto: "tcp"}
 	TCPOffset = &Field{name: "tcp doff", base: inTransport, offset: 12, size: 1, bits: 0xf0, proto: "tcp"}
 	TCPFlags  = &Field{name: "tcp flags", base: inTransport, offset: 13, size: 1, proto: "tcp"}
+	UDPSource = &Field{name: "udp sport", base: inTransport, offset: 0, size: 2, proto: "udp"}
 	UDPPort   = &Field{name: "udp dport", base: inTransport, offset: 2, size: 2, proto: "udp"}
 	ICMPType  = &Field{name: "icmp type", base: inTransport, offset: 0, size: 1, kind: IPv4, proto: "icmp"}
 	ICMP6Type = &Field{name: "icmpv6 type", base: inTransport, offset: 0, size: 1, kind: IPv6, proto: "ipv6-icmp"}

@@ -78,9 +78,11 @@ func join(list []Word, separator string) string {
 var words = map[Word]uint32{
 	"ip": 0x0800, "arp": 0x0806, "ip6": 0x86dd, // of EtherType
 	"ipv4": 2, "ipv6": 10, // of Family
-	"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58,
+	"icmp": 1, "igmp": 2, "tcp": 6, "udp": 17, "ipv6-icmp": 58,
 	"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64,
-	"fin": 1, "syn": 2, "rst": 4, "ack": 16,
+	"dnat":  1 << 5, // IPS_DST_NAT, of CTStatus
+	"local": 2,      // RTN_LOCAL, of FibDestination
+	"fin":   1, "syn": 2, "rst": 4, "ack": 16,
 	"echo-request":        8,
 	"nd-neighbor-solicit": 135, "nd-neighbor-advert": 136,
 }
@@ -118,12 +120,13 @@ func (m Masked) String() string {
 	return fmt.Sprintf("%v & %s %s %v", m.Field, mask, op, m.Value)
 }
 
-// Shaped holds for IPv6 destinations that have some bits in common with an address.
-type Shaped struct{ Value, Mask [16]byte }
-
-func (s Shaped) String() string {
-	return fmt.Sprintf("ip6 daddr & %v == %v", netip.AddrFrom16(s.Mask), netip.AddrFrom16(s.Value))
+// Above compares a number of the host's byte order.
+type Above struct {
+	Field *Field
+	Value Number
 }
+
+func (a Above) String() string { return fmt.Sprintf("%v > %v", a.Field, a.Value) }
 
 // In looks fields up in a set.
 type In struct {
@@ -164,6 +167,10 @@ type (
 	}
 	// SetMark clears the bits of Clear and then sets those of Set in the packet's mark.
 	SetMark struct{ Clear, Set uint32 }
+	// Redirect leads a connection to a port of this host.
+	Redirect struct{ Port uint16 }
+	// Reject answers with a reset, or else with ICMP "administratively prohibited" of either family.
+	Reject struct{ TCP bool }
 )
 
 func (v Verdict) String() string {
@@ -182,6 +189,14 @@ func (l Limit) String() string {
 }
 func (l Log) String() string {
 	return fmt.Sprintf("log prefix %q group %d snaplen %d", l.Prefix, l.Group, l.Snaplen)
+}
+
+func (r Redirect) String() string { return fmt.Sprintf("redirect to :%d", r.Port) }
+func (r Reject) String() string {
+	if r.TCP {
+		return "reject with tcp reset"
+	}
+	return "reject with icmpx admin-prohibited"
 }
 
 func (m SetMark) String() string {

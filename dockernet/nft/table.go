@@ -58,8 +58,9 @@ type Chain struct {
 	Name  string
 	Hook  *Hook
 	Rules []Rule
-	// Kind is what all packets are that come here. Rules do not test it again.
-	Kind Kind
+	// Kind and Protocol are what all packets are that come here, if set. Rules do not test it again.
+	Kind     Kind
+	Protocol Word
 }
 
 // Hook is where packets enter a chain. Device is for tables of family netdev. What comes to the end of the chain is
