@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -59,8 +58,6 @@ func TestParseSeesWhatIsWrong(t *testing.T) {
 	}
 }
 
-var fileLine = regexp.MustCompile(`^# ([\w.-]+)$`)
-
 // What the console blocks of the documents show happens: each document is a script, with the files that its other blocks
 // name in their first line.
 func TestDocumentsShowWhatHappens(t *testing.T) {
@@ -69,9 +66,8 @@ func TestDocumentsShowWhatHappens(t *testing.T) {
 		var script, files strings.Builder
 		n := 0
 		for _, b := range d.Blocks() {
-			first, _, _ := strings.Cut(b.Text, "\n")
-			if m := fileLine.FindStringSubmatch(first); m != nil && b.Language != "" {
-				fmt.Fprintf(&files, "-- %s --\n%s", m[1], b.Text)
+			if file, isFile := b.File(); isFile {
+				fmt.Fprintf(&files, "-- %s --\n%s", file, b.Text)
 			}
 			if b.Language != shown.Console {
 				continue

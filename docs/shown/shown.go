@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -91,8 +92,11 @@ type Session struct {
 	Output  string
 }
 
-// Console is the language of blocks that show commands behind "$ ", "> " where they go on, and what they print.
-const Console = "console"
+// The languages of blocks that show commands behind "$ ", "> " where they go on, and what they print.
+const (
+	Console       = "console"       // of commands that need no engine and print the same everywhere
+	EngineConsole = "shell-session" // of commands that need an engine
+)
 
 // Sessions returns what a console block shows.
 func (b Block) Sessions() []Session {
@@ -114,14 +118,14 @@ func (b Block) Sessions() []Session {
 }
 
 // shells are the languages of blocks that hold commands; a block without language may hold some too.
-var shells = []string{"sh", "bash", "shell", Console}
+var shells = []string{"sh", "bash", "shell", Console, EngineConsole}
 
 // Commands returns the arguments of every command of one of these programs in the block, by way of sudo or not.
 // Variables are empty. A block without language that is no shell text has none.
 func (b Block) Commands(programs ...string) ([][]string, error) {
 	text := b.Text
 	switch {
-	case b.Language == Console:
+	case b.Language == Console || b.Language == EngineConsole:
 		text = ""
 		for _, s := range b.Sessions() {
 			text += s.Command
@@ -163,6 +167,17 @@ func (b Block) Commands(programs ...string) ([][]string, error) {
 // nothing is what a command in another one prints here.
 func nothing(io.Writer, *syntax.CmdSubst) error { return nil }
 
+var fileLine = regexp.MustCompile(`^# ([\w.-]+)\n`)
+
+// File returns the name of the file that a block with a language is, if its first line is a comment that names one.
+func (b Block) File() (name string, ok bool) {
+	m := fileLine.FindStringSubmatch(b.Text)
+	if m == nil || b.Language == "" || slices.Contains(shells, b.Language) {
+		return "", false
+	}
+	return m[1], true
+}
+
 // Row is a row of a table: its cells, without the space round them.
 type Row struct {
 	Line  int
@@ -177,21 +192,31 @@ func (d Document) Rows(heading string) []Row {
 		if title := strings.TrimLeft(line, "#"); title != line {
 			inside = strings.TrimSpace(title) == heading
 		}
-		cells, isRow := strings.CutPrefix(strings.TrimSpace(line), "| ")
-		if !isRow && !strings.HasPrefix(line, "|") {
+		cells, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
+		if !isRow {
 			head = 0
 			continue
 		}
-		if head++; !inside || head <= 2 {
-			continue
+		if head++; inside && head > 2 {
+			rows = append(rows, Row{i + 1, split(strings.TrimSuffix(cells, "|"))})
 		}
-		r := Row{Line: i + 1}
-		for cell := range strings.SplitSeq(strings.TrimSuffix(cells, "|"), " | ") {
-			r.Cells = append(r.Cells, strings.TrimSpace(cell))
-		}
-		rows = append(rows, r)
 	}
 	return rows
+}
+
+// split returns the cells between bars that are not in code.
+func split(row string) (cells []string) {
+	code, begin := false, 0
+	for i := range len(row) {
+		switch {
+		case row[i] == '`':
+			code = !code
+		case row[i] == '|' && !code:
+			cells = append(cells, strings.TrimSpace(row[begin:i]))
+			begin = i + 1
+		}
+	}
+	return append(cells, strings.TrimSpace(row[begin:]))
 }
 
 // Code returns the text of a cell that is code as a whole.

@@ -8,7 +8,7 @@ import (
 
 const example = "# Title\n\nText with `code`:\n\n    cat >p.yaml <<'END'\n    sluice is text here\n    END\n    sudo sluice check p.yaml | head    # as it is\n\n    sluice ls\n" +
 	"\n```console\n$ sluice check - <<END\n> public\n> END\nok\n$ other\n```\n\n- a list\n\n```yaml\nsluice: 1\n```\n" +
-	"\n## Table\n\n| a | b |\n|---|---|\n| `x` | y z |\n\n| c |\n|---|\n| `d` |\n\n## Other\n\n| a |\n|---|\n| b |\n"
+	"\n## Table\n\n| a | b |\n|---|---|\n| `x|` | | y z |\n\n| c |\n|---|\n| `d` |\n\n## Other\n\n| a |\n|---|\n| b |\n"
 
 func TestBlocks(t *testing.T) {
 	d := Document{Path: "d.md", Text: example}
@@ -43,7 +43,7 @@ func TestCommandsThatAreNoShell(t *testing.T) {
 
 func TestRows(t *testing.T) {
 	d := Document{Text: example}
-	if diff := cmp.Diff([]Row{{Line: 30, Cells: []string{"`x`", "y z"}}, {Line: 34, Cells: []string{"`d`"}}}, d.Rows("Table")); diff != "" {
+	if diff := cmp.Diff([]Row{{Line: 30, Cells: []string{"`x|`", "", "y z"}}, {Line: 34, Cells: []string{"`d`"}}}, d.Rows("Table")); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	if rows := d.Rows("Nothing"); rows != nil {
