@@ -1,0 +1,97 @@
+// Command figures measures what the controller costs, on an engine of its own in the closed lab, and prints a table:
+//
+//	go run ./e2e/figures            # as root; some ten minutes
+//	go run ./e2e/figures -only switch,traffic -beside 0
+//
+// It runs "sluice serve" as it is. Beside real containers it attaches simulated ones: network namespaces with a veth
+// pair on a bridge of the engine, of which a proxy in front of the engine's socket says that they are containers. To
+// the controller, to the kernel and to the sidecar they are like any other, but no process runs in them.
+//
+// AgentCompass's Docker provider does the same work by its own means in the same run, as far as it can.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// settings are the flags.
+type settings struct {
+	only   string
+	bin    string
+	beside int
+	rounds int
+}
+
+// parts are what can be measured, in this order.
+var parts = []struct {
+	name string
+	do   func(context.Context, *stage) error
+}{
+	{"attach", attachFigures},
+	{"switch", switchFigures},
+	{"agentcompass", agentcompassFigures},
+	{"traffic", trafficFigures},
+	{"memory", memoryFigures}, // attaches the simulated containers, beside which the first two are measured again
+}
+
+func main() {
+	var s settings
+	flag.StringVar(&s.only, "only", "", "measure these alone: attach, switch, agentcompass, traffic, memory")
+	flag.StringVar(&s.bin, "bin", "", "where sluice and sluice-proxy are; they are built from this tree if not given")
+	flag.IntVar(&s.beside, "beside", 2000, "how many containers are simulated")
+	flag.IntVar(&s.rounds, "rounds", 60, "how often traffic with and without Sluice is measured by turns")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, "figures:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, s settings) (err error) {
+	for _, name := range strings.FieldsFunc(s.only, func(c rune) bool { return c == ',' }) {
+		if !slices.ContainsFunc(parts, func(p struct {
+			name string
+			do   func(context.Context, *stage) error
+		}) bool {
+			return p.name == name
+		}) {
+			return fmt.Errorf("-only %q: there is attach, switch, agentcompass, traffic, memory", name)
+		}
+	}
+	began := time.Now()
+	st, err := setStage(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.close()) }()
+	fmt.Printf("%s, load at the beginning %s\n\n| what | measured |\n|---|---|\n", machine(), load())
+	for _, p := range parts {
+		if s.only != "" && !slices.Contains(strings.Split(s.only, ","), p.name) {
+			continue
+		}
+		if err := p.do(ctx, st); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	fmt.Printf("\nLoad at the end %s; %v in all.\n", load(), time.Since(began).Round(time.Second))
+	return nil
+}
+
+// row prints a line of the table.
+func row(what, format string, args ...any) {
+	fmt.Printf("| %s | %s |\n", what, fmt.Sprintf(format, args...))
+}

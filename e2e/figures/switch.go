@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"sluice/controller"
+	"sluice/controller/api"
+)
+
+const (
+	// switchTimes is how often a container is switched away from what its flows need.
+	switchTimes = 100
+	// few and many are how many flows are cut by that.
+	few, many = 20, 220
+	// sinkHost is a name of the sink, and sinkAddress an address of it that has no name.
+	sinkHost, sinkAddress = "sink.figures.test", "203.0.113.240"
+)
+
+// switchFigures switches containers with policies of different sizes by turns.
+func switchFigures(ctx context.Context, st *stage) error {
+	if err := st.Internet.SetName(sinkHost, "A 203.0.113.241"); err != nil {
+		return err
+	}
+	var held held
+	stop := held.accept(st.sink)
+	defer stop()
+	sizes := []int{10, 1_000, 10_000}
+	type measured struct {
+		c          *container
+		own, whole times
+	}
+	var all []*measured
+	for _, targets := range sizes {
+		c, err := st.start(fmt.Sprint("switch-", targets), "bridge")
+		if err != nil {
+			return err
+		}
+		policy := api.Attach{Container: c.name, Policy: document(targets, sinkHost, sinkAddress), Phase: "run"}
+		if _, err := st.api.Attach(ctx, policy); err != nil {
+			return err
+		}
+		all = append(all, &measured{c: c})
+	}
+	var more ratios // microseconds for each flow more
+	for i := range switchTimes {
+		for _, m := range all {
+			own, whole, err := st.switchOnce(ctx, m.c, few)
+			if err != nil {
+				return err
+			}
+			m.own, m.whole = append(m.own, own), append(m.whole, whole)
+			if i%10 != 0 {
+				continue
+			}
+			larger, _, err := st.switchOnce(ctx, m.c, many)
+			if err != nil {
+				return err
+			}
+			more = append(more, float64((larger-own).Microseconds())/(many-few))
+		}
+	}
+	for i, m := range all {
+		row(fmt.Sprintf("switch at %d targets, %d flows cut%s", sizes[i], few, st.besides()), "%v; with the call: %v", m.own, m.whole)
+		if err := errors.Join(st.api.Detach(ctx, m.c.name), st.remove(m.c)); err != nil {
+			return err
+		}
+	}
+	row("each flow more, of "+strconv.Itoa(many)+st.besides(), "%v µs", more)
+	return nil
+}
+
+// switchOnce opens flows, half of each plane, switches to a phase that refuses them, and back.
+func (st *stage) switchOnce(ctx context.Context, c *container, flows int) (own, whole time.Duration, err error) {
+	conns := make([]net.Conn, 0, flows)
+	defer func() {
+		for _, conn := range conns {
+			conn.Close()
+		}
+	}()
+	port := strconv.Itoa(sinkPort)
+	for i := range flows {
+		conn, err := c.openFlow(i%2 == 0, port)
+		if err != nil {
+			return 0, 0, fmt.Errorf("open flow %d: %w", i, err)
+		}
+		conns = append(conns, conn)
+	}
+	began := time.Now()
+	receipt, err := st.api.Phase(ctx, c.name, "evaluation", 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	whole = time.Since(began)
+	if receipt.FlowsCut != flows {
+		return 0, 0, fmt.Errorf("the switch cut %d flows, want %d", receipt.FlowsCut, flows)
+	}
+	_, err = st.api.Phase(ctx, c.name, "run", 0)
+	return time.Duration(receipt.Milliseconds * float64(time.Millisecond)), whole, err
+}
+
+// openFlow opens a flow of the name plane, or of the direct one.
+func (c *container) openFlow(named bool, port string) (net.Conn, error) {
+	if !named {
+		return c.dial(net.JoinHostPort(sinkAddress, port))
+	}
+	conn, err := c.dial(controller.ExplicitProxy.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn, connect(conn, net.JoinHostPort(sinkHost, port))
+}
+
+// connect asks a proxy for a tunnel.
+func connect(conn net.Conn, target string) error {
+	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", target); err != nil {
+		return err
+	}
+	// Nothing comes behind the head before something was sent.
+	var head [4096]byte
+	n, err := io.ReadAtLeast(conn, head[:], len("HTTP/1.1 200"))
+	if err != nil || string(head[:12]) != "HTTP/1.1 200" {
+		return fmt.Errorf("CONNECT %s: %q, %v", target, head[:n], err)
+	}
+	return nil
+}
+
+// held are connections that nothing is done with.
+type held struct {
+	mu    sync.Mutex // guards conns
+	conns []net.Conn
+}
+
+// accept takes connections of the sink and holds them open until they are ended by the other side. What it returns stops
+// that.
+func (h *held) accept(l net.Listener) (stop func()) {
+	var serving sync.WaitGroup
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			h.mu.Lock()
+			h.conns = append(h.conns, conn)
+			h.mu.Unlock()
+			serving.Go(func() {
+				io.Copy(io.Discard, conn)
+				conn.Close()
+			})
+		}
+	}()
+	return func() {
+		l.(*net.TCPListener).SetDeadline(time.Now())
+		<-ended
+		l.(*net.TCPListener).SetDeadline(time.Time{})
+		h.mu.Lock()
+		for _, conn := range h.conns {
+			conn.Close()
+		}
+		h.mu.Unlock()
+		serving.Wait()
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"sluice/controller"
+	"sluice/controller/api"
+)
+
+// volume is how many bytes a round of traffic carries.
+const volume = 96 << 20
+
+// way is one of the ways that traffic goes.
+type way struct {
+	from *container
+	to   string
+	via  string       // a target that an explicit proxy is asked for, if not empty
+	sink net.Listener // where it arrives
+}
+
+// flow is what one round has cost.
+type flow struct {
+	cpu  time.Duration // of both ends and of the kernel's work between them, without the sidecar's
+	took time.Duration
+}
+
+// trafficFigures carries the same bytes with and without Sluice by turns.
+func trafficFigures(ctx context.Context, st *stage) error {
+	if err := st.Internet.SetName(sinkHost, "A 203.0.113.241"); err != nil {
+		return err
+	}
+	network := "traffic"
+	if _, err := st.docker("network", "create", network); err != nil {
+		return err
+	}
+	var containers []*container
+	for _, name := range []string{"free", "held", "sibling"} {
+		c, err := st.start(name, network)
+		if err != nil {
+			return err
+		}
+		containers = append(containers, c)
+	}
+	free, bound, sibling := containers[0], containers[1], containers[2]
+	var inSibling net.Listener
+	if err := sibling.ns.Do(func() (err error) {
+		inSibling, err = listen(":" + strconv.Itoa(sinkPort))
+		return err
+	}); err != nil {
+		return err
+	}
+	defer inSibling.Close()
+	allowed := document(100, sinkHost, sinkAddress, sibling.ip)
+	if _, err := st.api.Attach(ctx, api.Attach{Container: bound.name, Policy: allowed, Phase: "run"}); err != nil {
+		return err
+	}
+	port := strconv.Itoa(sinkPort)
+	routed, beside := net.JoinHostPort(sinkAddress, port), net.JoinHostPort(sibling.ip, port)
+	ways := []way{
+		{from: free, to: routed, sink: st.sink},
+		{from: bound, to: routed, sink: st.sink},
+		{from: bound, to: controller.ExplicitProxy.String(), via: net.JoinHostPort(sinkHost, port), sink: st.sink},
+		{from: free, to: beside, sink: inSibling},
+		{from: bound, to: beside, sink: inSibling},
+	}
+	var direct, named, near, directRate, nearRate ratios
+	for i := range st.rounds + 1 {
+		costs := make([]flow, len(ways))
+		for j := range ways {
+			if i%2 == 1 { // backwards every other time
+				j = len(ways) - 1 - j
+			}
+			var err error
+			if costs[j], err = ways[j].carry(i%4 < 2); err != nil {
+				return fmt.Errorf("traffic by way %d: %w", j, err)
+			}
+		}
+		if i == 0 || ctx.Err() != nil { // the first round warms up
+			continue
+		}
+		direct = append(direct, float64(costs[1].cpu)/float64(costs[0].cpu))
+		directRate = append(directRate, float64(costs[0].took)/float64(costs[1].took))
+		named = append(named, float64(costs[0].took)/float64(costs[2].took))
+		near = append(near, float64(costs[4].cpu)/float64(costs[3].cpu))
+		nearRate = append(nearRate, float64(costs[3].took)/float64(costs[4].took))
+	}
+	row("direct plane, routed: CPU a byte, to the same without Sluice", "%v; rate %v (%d rounds of %d MiB)", direct, directRate, len(direct), volume>>20)
+	row("direct plane, between siblings: the same", "%v; rate %v", near, nearRate)
+	row("name plane: rate, to the routed way without Sluice", "%v", named)
+	errs := []error{st.api.Detach(ctx, bound.name)}
+	for _, c := range containers {
+		errs = append(errs, st.remove(c))
+	}
+	_, err := st.docker("network", "rm", network)
+	return errors.Join(append(errs, err)...)
+}
+
+// carry opens a connection and sends the volume through it, out of the container or into it.
+func (w *way) carry(out bool) (flow, error) {
+	conn, err := w.from.dial(w.to)
+	if err != nil {
+		return flow{}, err
+	}
+	defer conn.Close()
+	if w.via != "" {
+		if err := connect(conn, w.via); err != nil {
+			return flow{}, err
+		}
+	}
+	far, err := w.sink.Accept()
+	if err != nil {
+		return flow{}, err
+	}
+	defer far.Close()
+	source, drain := conn, far
+	if !out {
+		source, drain = far, conn
+	}
+	used, err := cpu()
+	if err != nil {
+		return flow{}, err
+	}
+	began := time.Now()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.CopyBuffer(plainWriter{source}, io.LimitReader(zeros{}, volume), make([]byte, 128<<10))
+		sent <- err
+	}()
+	n, err := io.CopyBuffer(discard{}, io.LimitReader(drain, volume), make([]byte, 128<<10))
+	f := flow{took: time.Since(began)}
+	if err := errors.Join(err, <-sent); err != nil || n != volume {
+		return flow{}, fmt.Errorf("%d of %d bytes arrived: %w", n, volume, err)
+	}
+	until, err := cpu()
+	f.cpu = until - used
+	return f, err
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// plainWriter has no ReadFrom, so that the buffer is used.
+type plainWriter struct{ io.Writer }
+
+// discard has none either.
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
