@@ -23,8 +23,9 @@ func (r *Ruleset) NameBytes(host []byte, port uint16) Decision {
 }
 
 // Query judges a name that DNS is asked for, without knowing what port will be dialled: it is allowed if any port may
-// be. An SRV-style name, _service._proto.NAME, also counts as NAME. A denylist refuses a name only where every port
-// is denied.
+// be. An SRV-style name, _service._proto.NAME, also counts as NAME. Every name below a wildcard's is that wildcard's,
+// whatever its labels look like: it is in the zone of those that it allows. A denylist refuses a name only where every
+// port is denied.
 //
 // It accepts every visible ASCII byte in a label but the backslash; the caller must refuse labels that contain a dot.
 // In public mode every name is allowed and in no-network every name is refused, whatever it looks like.

@@ -328,6 +328,10 @@ func TestQueries(t *testing.T) {
 	                         | name _https._tcp.ok.test 443  | refuse not-listed -
 	allow *.ok.test          | query a.ok.test               | allow name-rule *.ok.test
 	                         | query _https._tcp.a.ok.test   | allow name-rule *.ok.test
+	                         | query _https._tcp.ok.test     | allow name-rule *.ok.test
+	                         | query _x.ok.test              | allow name-rule *.ok.test
+	                         | query _x.a.ok.test            | allow name-rule *.ok.test
+	                         | query _x.no.test              | refuse not-listed -
 	                         | query ok.test                 | refuse not-listed -
 	deny ok.test             | query ok.test                 | refuse name-rule ok.test
 	                         | query OK.test.                | refuse name-rule ok.test
@@ -341,6 +345,8 @@ func TestQueries(t *testing.T) {
 	deny *.ok.test:80        | query a.ok.test               | allow not-denied -
 	                         | name a.ok.test 80             | refuse name-rule *.ok.test:80
 	deny *.ok.test           | query a.ok.test               | refuse name-rule *.ok.test
+	                         | query _x.ok.test              | refuse name-rule *.ok.test
+	                         | query _https._tcp.ok.test     | refuse name-rule *.ok.test
 	                         | query ok.test                 | allow not-denied -
 	allow 1.2.0.192.in-addr.arpa | query 1.2.0.192.in-addr.arpa | allow name-rule 1.2.0.192.in-addr.arpa
 	                         | query 192.0.2.1               | refuse bad-name -
