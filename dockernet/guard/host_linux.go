@@ -26,9 +26,12 @@ type Host struct {
 	// free are connections that nobody uses at the moment; own are the port ids of all that are open.
 	free []*nft.Conn
 	own  map[uint32]bool
-	// found are the chains of ports' tables that were there before, by port.
-	found map[string][]string
+	// found are tables that were there before, by port.
+	found map[string][]*group
 	ports map[string]*Port
+	// groups are all tables of ports, by name, and lastGroup is the highest of their numbers ever.
+	groups    map[string]*group
+	lastGroup int
 
 	sets sync.Mutex // guards all below, and what the kernel has of it
 	// names are what the host's sets hold.
@@ -42,7 +45,7 @@ var errBridge = errors.New("look after its bridge first")
 // Open puts the rules for the whole host in force, and finds what an earlier process has left: its bridges are looked
 // after, and the rules of its ports stay in force until [Port.Install] or [Port.Remove]. These must have the same mark.
 func Open(c Config) (*Host, error) {
-	h := &Host{config: config{c.Mark, c.LogGroup}, in: c.In, own: make(map[uint32]bool), found: make(map[string][]string),
+	h := &Host{config: config{c.Mark, c.LogGroup}, in: c.In, own: make(map[uint32]bool), found: make(map[string][]*group), groups: make(map[string]*group),
 		ports: make(map[string]*Port), names: make(map[nameSet]map[string]bool), indexes: make(map[int]string)}
 	for _, s := range allSets {
 		h.names[s] = make(map[string]bool)
@@ -75,11 +78,7 @@ func (h *Host) open() error {
 		if err != nil {
 			return err
 		}
-		for table, list := range chains {
-			if port, ok := strings.CutPrefix(table, tablePrefix); ok {
-				h.found[port] = list
-			}
-		}
+		h.findGroups(chains)
 		if err := h.sameMark(c); err != nil {
 			return err
 		}
@@ -144,10 +143,11 @@ func (h *Host) Clear() error {
 	ports := slices.Collect(maps.Values(h.ports))
 	clear(h.ports)
 	clear(h.found)
+	clear(h.groups)
 	h.mu.Unlock()
 	for _, p := range ports {
 		p.mu.Lock()
-		p.portState, p.removed = portState{}, true
+		p.portState, p.at, p.former, p.removed = portState{}, nil, nil, true
 		p.mu.Unlock()
 	}
 	h.sets.Lock()
@@ -163,8 +163,8 @@ func (h *Host) Clear() error {
 		}
 		b := new(nft.Batch)
 		for table := range chains {
-			if port, ok := strings.CutPrefix(table, tablePrefix); ok {
-				b.DeleteTable(tableOf(port))
+			if number, ok := groupNumber(table); ok {
+				b.DeleteTable(groupID(number))
 			}
 		}
 		for _, t := range h.hostTables() {
@@ -257,6 +257,13 @@ type change struct {
 // change makes those changes that are needed, all or none.
 func (h *Host) change(changes ...change) error {
 	b := new(nft.Batch)
+	return h.changeWith(b, func() error {
+		return h.with(func(conn *nft.Conn) error { return conn.Send(b) })
+	}, changes...)
+}
+
+// changeWith adds them to a batch, which send sends.
+func (h *Host) changeWith(b *nft.Batch, send func() error, changes ...change) error {
 	for _, c := range changes {
 		if c.name == "" || len(c.name) >= unix.IFNAMSIZ {
 			return fmt.Errorf("%q is no name of an interface", c.name)
@@ -270,7 +277,7 @@ func (h *Host) change(changes ...change) error {
 			b.DeleteElements(c.set.table, set)
 		}
 	}
-	if err := h.with(func(conn *nft.Conn) error { return conn.Send(b) }); err != nil {
+	if err := send(); err != nil {
 		return err
 	}
 	for _, c := range changes {
@@ -283,8 +290,9 @@ func (h *Host) change(changes ...change) error {
 	return nil
 }
 
-// addPort puts a port into its sets. It must be one of a bridge that is looked after, or else nobody reads its marks.
-func (h *Host) addPort(name string) error {
+// addPort adds to a batch what puts a port into its sets, and sends it. The port must be one of a bridge that is looked
+// after, or else nobody reads its marks.
+func (h *Host) addPort(name string, b *nft.Batch, send func() error) error {
 	h.sets.Lock()
 	defer h.sets.Unlock()
 	bridge, err := h.bridgeOf(name)
@@ -294,7 +302,7 @@ func (h *Host) addPort(name string) error {
 	if !h.names[allBridges][bridge] {
 		return fmt.Errorf("%w: it is a port of %q", errBridge, bridge)
 	}
-	return h.change(change{guardedPorts, name, true}, change{managedPorts, name, h.names[managedBridges][bridge]})
+	return h.changeWith(b, send, change{guardedPorts, name, true}, change{managedPorts, name, h.names[managedBridges][bridge]})
 }
 
 // removePort takes a port out of its sets. One that is still there stays mute on a managed network.

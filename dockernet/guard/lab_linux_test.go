@@ -249,14 +249,22 @@ func (l *lab) install(t testing.TB, name string, phases ...direct.Phase) {
 func (l *lab) counters(t testing.TB, name string) map[string]nft.Counter {
 	t.Helper()
 	all := make(map[string]nft.Counter)
+	p := l.port(name)
+	ids := append(p.tables(), inetTable, bridgeTable, arpTable)
 	err := l.guard.with(func(c *nft.Conn) error {
-		for _, id := range []nft.ID{tableOf(l.containers[name].port()), inetTable, bridgeTable, arpTable} {
+		for _, id := range ids {
 			counters, err := c.Counters(id)
 			if err != nil {
 				return err
 			}
 			for name, count := range counters {
-				all[name] = nft.Counter{Packets: all[name].Packets + count.Packets, Bytes: all[name].Bytes + count.Bytes}
+				port, own, shared := strings.Cut(name, "/")
+				if !shared {
+					own = name
+				} else if port != p.name {
+					continue
+				}
+				all[own] = nft.Counter{Packets: all[own].Packets + count.Packets, Bytes: all[own].Bytes + count.Bytes}
 			}
 		}
 		return nil
@@ -265,6 +273,16 @@ func (l *lab) counters(t testing.TB, name string) map[string]nft.Counter {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// tables is the one that a port has its rules in, if it has any.
+func (p *Port) tables() []nft.ID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at == nil {
+		return nil
+	}
+	return []nft.ID{p.at.id}
 }
 
 // dropped is how many packets of a container were dropped, by reason.

@@ -10,11 +10,6 @@ import (
 	"sluice/policy"
 )
 
-// tablePrefix is what the names of the ports' tables start with. The rest is the interface's.
-const tablePrefix = "sluice_"
-
-func tableOf(port string) nft.ID { return nft.ID{Family: "netdev", Name: tablePrefix + port} }
-
 // ingressChain is the base chain, the only one that does not belong to a generation.
 const ingressChain = "ingress"
 
@@ -89,7 +84,7 @@ type config struct {
 }
 
 // Listing shows the rules of a port that are in force while one phase is, as nft reads them. Rules that nft has no
-// words for are comments.
+// words for are comments. In the kernel the port shares a table with others, and its name is before that of each chain.
 func Listing(s *Spec, phase policy.Phase, m Mark, logGroup uint16) (string, error) {
 	if err := s.check(); err != nil {
 		return "", err
@@ -137,7 +132,7 @@ func build(s *Spec, c config, g generation) *nft.Table {
 			b.phase(policy.Phase(i), f)
 		}
 	}
-	return &nft.Table{ID: tableOf(s.Interface), Sets: append(b.plan.Sets, b.sets...), Chains: b.chains}
+	return &nft.Table{ID: nft.ID{Family: "netdev", Name: hostName}, Sets: append(b.plan.Sets, b.sets...), Chains: b.chains}
 }
 
 func (b *builder) chain(kind nft.Kind, name string, rules ...nft.Rule) {

@@ -3,9 +3,8 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"sluice/dockernet/nft"
@@ -20,10 +19,13 @@ import (
 type Port struct {
 	host *Host
 	name string
-	id   nft.ID
 
-	mu sync.Mutex // guards what follows; taken before any of the host's
+	mu sync.Mutex // guards what follows; taken before any of a group's or the host's
 	portState
+	// at is the table with the rules of portState, nil while there are none.
+	at *group
+	// former are tables that have rules of before, which go when others are in force.
+	former  []*group
 	removed bool
 }
 
@@ -33,15 +35,16 @@ type portState struct {
 	staged, current *stage
 	inForce         []ref
 	quarantined     bool
-	// older are chains and sets of generations before staged, to be deleted with the next switch.
-	older nft.Objects
+	// older are generations before staged, to be deleted with the next switch.
+	older []*stage
 }
 
 // stage is what is known of a generation that the kernel has.
 type stage struct {
 	generation generation
 	spec       *Spec
-	objects    nft.Objects
+	objects    nft.Objects       // with their full names
+	sets       map[string]string // the full names of sets
 }
 
 func (s *stage) ref(p policy.Phase) ref { return s.spec.ref(s.generation, p) }
@@ -53,7 +56,7 @@ func (h *Host) Port(name string) *Port {
 	defer h.mu.Unlock()
 	p := h.ports[name]
 	if p == nil {
-		p = &Port{host: h, name: name, id: tableOf(name)}
+		p = &Port{host: h, name: name, former: h.found[name]}
 		h.ports[name] = p
 	}
 	return p
@@ -113,13 +116,15 @@ func (p *Port) Quarantine() error {
 // the port is mute from then on, elsewhere nothing is refused any more.
 func (p *Port) Remove() error {
 	return p.do("remove", func() error {
-		b := new(nft.Batch)
-		b.DeleteTable(p.id)
-		if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+		if err := p.leaveFormer(); err != nil {
 			return err
 		}
-		p.portState = portState{}
-		p.removed = true
+		if p.at != nil {
+			if err := p.takeOut(); err != nil {
+				return err
+			}
+		}
+		p.portState, p.at, p.removed = portState{}, nil, true
 		p.host.mu.Lock()
 		delete(p.host.found, p.name)
 		if p.host.ports[p.name] == p {
@@ -128,6 +133,58 @@ func (p *Port) Remove() error {
 		p.host.mu.Unlock()
 		return p.host.removePort(p.name)
 	})
+}
+
+// takeOut deletes all that the port has in its table.
+func (p *Port) takeOut() error {
+	g, all := p.at, p.older
+	if p.staged != nil {
+		all = append(slices.Clone(all), p.staged)
+	}
+	objects := objectsOf(all)
+	err := p.host.takeOut(g, p.name, objects.Sets, func(_ *nft.Conn, b *nft.Batch) error {
+		counters := allCounters
+		switch {
+		case p.staged != nil:
+		case p.quarantined:
+			counters = []string{quarantineCount}
+		default:
+			return nil // it has not come to that
+		}
+		b.DeleteBaseChain(g.id, p.full(ingressChain))
+		b.Delete(g.id, nft.Objects{Chains: objects.Chains, Sets: g.unneeded(objects.Sets)})
+		b.DeleteCounters(g.id, p.counters(counters...)...)
+		return nil
+	})
+	if err != nil {
+		// Not all is there that should be. What the table has of others may not be what it should be either.
+		p.host.close(g)
+		return p.host.leave(g, p.name)
+	}
+	return nil
+}
+
+// objectsOf are those of some generations, sets as often as they need them.
+func objectsOf(stages []*stage) (o nft.Objects) {
+	for _, s := range stages {
+		o.Chains = append(o.Chains, s.objects.Chains...)
+		o.Sets = append(o.Sets, s.objects.Sets...)
+	}
+	return o
+}
+
+// leaveFormer deletes the rules of before.
+func (p *Port) leaveFormer() error {
+	for len(p.former) > 0 {
+		if err := p.host.leave(p.former[0], p.name); err != nil {
+			return fmt.Errorf("%w: %w", errLeft, err)
+		}
+		p.former = p.former[1:]
+	}
+	p.host.mu.Lock()
+	defer p.host.mu.Unlock()
+	delete(p.host.found, p.name)
+	return nil
 }
 
 func (p *Port) do(what string, f func() error) error {
@@ -166,95 +223,82 @@ func (p *Port) stage(s *Spec) error {
 	if err := p.isThere(made); err != nil {
 		return err
 	}
-	// Before there are rules nothing depends on these names, and without them the rules do not hold.
-	if err := p.host.addPort(p.name); err != nil {
-		return err
+	if p.at == nil {
+		p.at = p.host.join(p.name)
 	}
-	return p.host.with(func(c *nft.Conn) error {
-		if err := p.takeOver(c); err != nil {
+	g, next, older := p.at, generation(1), p.older
+	if p.staged != nil {
+		next = p.staged.generation + 1
+		older = append(slices.Clone(older), p.staged)
+	}
+	made.generation = next
+	t := build(s, p.host.config, next)
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := new(nft.Batch)
+	b.AddTable(g.id)
+	b.AddCounters(g.id, p.counters(allCounters...)...)
+	newSets, names := g.share(b, t.Needed())
+	made.sets = names
+	chains := p.named(names, t.Chains...)
+	b.AddChains(g.id, chains...)
+	b.AddRules(g.id, chains...)
+	for _, c := range chains {
+		made.objects.Chains = append(made.objects.Chains, c.Name)
+	}
+	made.objects.Sets = slices.Collect(maps.Values(names))
+	err := p.host.with(func(c *nft.Conn) error {
+		// Before there are rules nothing depends on the port's name in the host's sets, and without it they do not hold.
+		if err := p.host.addPort(p.name, b, func() error { return c.Send(b) }); err != nil {
 			return err
 		}
-		next := generation(1)
-		older := p.older
-		if p.staged != nil {
-			next = p.staged.generation + 1
-			older.Chains = slices.Concat(older.Chains, p.staged.objects.Chains)
-			older.Sets = slices.Concat(older.Sets, p.staged.objects.Sets)
-		}
-		next = max(next, newest(older)+1)
-		t := build(s, p.host.config, next)
-		b := new(nft.Batch)
-		b.AddTable(p.id)
-		b.AddCounters(p.id, allCounters...)
-		b.AddChains(p.id, t.Chains...)
-		b.AddSets(p.id, t.Sets...)
-		b.AddRules(p.id, t.Chains...)
-		if err := c.Send(b); err != nil {
-			return err
-		}
-		if err := c.Verify(p.id, t.Sets); err != nil {
+		if err := c.Verify(g.id, newSets); err != nil {
 			d := new(nft.Batch)
-			d.Delete(p.id, t.Objects())
+			d.Delete(g.id, nft.Objects{Chains: made.objects.Chains, Sets: setNames(newSets)})
 			return errors.Join(err, c.Send(d))
 		}
-		made.generation, made.objects = next, t.Objects()
-		p.staged, p.older = made, older
 		return nil
 	})
-}
-
-// takeOver finds what an earlier process has left.
-func (p *Port) takeOver(c *nft.Conn) error {
-	p.host.mu.Lock()
-	chains, ok := p.host.found[p.name]
-	delete(p.host.found, p.name)
-	p.host.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	sets, err := c.Sets(p.id)
 	if err != nil {
 		return err
 	}
-	for _, name := range chains {
-		if _, ok := generationOf(name); ok {
-			p.older.Chains = append(p.older.Chains, name)
-		}
-	}
-	p.older.Sets = append(p.older.Sets, sets...)
+	g.keep(made.objects.Sets)
+	p.staged, p.older = made, older
 	return nil
 }
 
-// generationOf reads the number at the end of a name.
-func generationOf(name string) (generation, bool) {
-	i := strings.LastIndexByte(name, '_')
-	n, err := strconv.ParseUint(name[i+1:], 10, 32)
-	return generation(n), err == nil && i > 0
-}
-
-func newest(o nft.Objects) (newest generation) {
-	for _, name := range slices.Concat(o.Chains, o.Sets) {
-		if g, ok := generationOf(name); ok {
-			newest = max(newest, g)
-		}
+func setNames(sets []nft.Set) (names []string) {
+	for _, s := range sets {
+		names = append(names, s.Name)
 	}
-	return newest
+	return names
 }
 
 // enforce puts one phase of the newest generation in force, and deletes what is older.
 func (p *Port) enforce(r ref) error {
+	g, older := p.at, objectsOf(p.older)
 	b := new(nft.Batch)
 	if p.current != p.staged {
-		ingress := p.host.ingress(p.staged.spec, r.generation)
-		b.AddChains(p.id, ingress)
-		b.Replace(p.id, ingress)
+		ingress := p.named(p.staged.sets, p.host.ingress(p.staged.spec, r.generation))
+		b.AddChains(g.id, ingress...)
+		b.Replace(g.id, ingress...)
 	}
-	b.Replace(p.id, p.host.inForce(p.staged.spec, r)...)
-	b.Delete(p.id, p.older)
-	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
+	b.Replace(g.id, p.named(p.staged.sets, p.host.inForce(p.staged.spec, r)...)...)
+	g.mu.Lock()
+	b.Delete(g.id, nft.Objects{Chains: older.Chains, Sets: g.unneeded(older.Sets)})
+	err := p.host.with(func(c *nft.Conn) error { return c.Send(b) })
+	if err == nil {
+		g.drop(older.Sets)
+	}
+	g.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	p.current, p.inForce, p.quarantined, p.older = p.staged, []ref{r}, false, nft.Objects{}
+	p.current, p.inForce, p.quarantined, p.older = p.staged, []ref{r}, false, nil
+	if err := p.leaveFormer(); err != nil {
+		return err
+	}
 	// The name may have changed hands while the chain was made.
 	return p.isThere(p.staged)
 }
@@ -262,7 +306,7 @@ func (p *Port) enforce(r ref) error {
 func (p *Port) both(r ref) error {
 	refs := []ref{p.inForce[0], r}
 	b := new(nft.Batch)
-	b.Replace(p.id, p.host.inForce(p.current.spec, refs...)...)
+	b.Replace(p.at.id, p.named(p.current.sets, p.host.inForce(p.current.spec, refs...)...)...)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
 		return err
 	}
@@ -270,23 +314,22 @@ func (p *Port) both(r ref) error {
 	return nil
 }
 
-// addQuarantine adds to a batch what drops everything.
-func (p *Port) addQuarantine(b *nft.Batch) {
-	chain := p.host.quarantined(p.name)
-	b.AddTable(p.id)
-	b.AddCounters(p.id, quarantineCount)
-	b.AddChains(p.id, chain)
-	b.Replace(p.id, chain)
-}
-
+// quarantine drops everything, in the table where the port has its rules or is to have them.
 func (p *Port) quarantine() error {
 	if p.removed {
 		return errRemoved
 	}
+	if p.at == nil {
+		p.at = p.host.join(p.name)
+	}
+	chains := p.named(nil, p.host.quarantined(p.name))
 	b := new(nft.Batch)
-	p.addQuarantine(b)
+	b.AddTable(p.at.id)
+	b.AddCounters(p.at.id, p.counters(quarantineCount)...)
+	b.AddChains(p.at.id, chains...)
+	b.Replace(p.at.id, chains...)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
-		return err
+		return errors.Join(p.isThere(nil), err)
 	}
 	p.current, p.inForce, p.quarantined = nil, nil, true
 	return nil
@@ -295,15 +338,19 @@ func (p *Port) quarantine() error {
 // Counters reads the table's counters. Without a table all are zero.
 func (p *Port) Counters() (c PortCounters, err error) {
 	err = p.do("read counters of", func() error {
+		if p.at == nil {
+			return nil
+		}
 		return p.host.with(func(conn *nft.Conn) error {
-			got, err := conn.Counters(p.id)
+			got, err := conn.Counters(p.at.id)
 			if err != nil {
 				return err
 			}
+			of := func(counter string) nft.Counter { return got[p.full(counter)] }
 			c = PortCounters{
-				Allowed: got[allowedCount], Replies: got[repliesCount], Resets: got[resetsCount],
-				Refused: got[refusedCount], FalseSource: got[sourceCount], Malformed: got[malformedCount],
-				Misdirected: got[misdirectedCount], Neighbour: got[neighbourCount], Quarantine: got[quarantineCount],
+				Allowed: of(allowedCount), Replies: of(repliesCount), Resets: of(resetsCount),
+				Refused: of(refusedCount), FalseSource: of(sourceCount), Malformed: of(malformedCount),
+				Misdirected: of(misdirectedCount), Neighbour: of(neighbourCount), Quarantine: of(quarantineCount),
 			}
 			return nil
 		})

@@ -148,7 +148,7 @@ func TestRemoveAfterTheVeth(t *testing.T) {
 	if err := l.port("a").Remove(); err != nil {
 		t.Error(err)
 	}
-	if list := l.nft(t, "", "list", "ruleset"); containsAny(list, "veth-a", "sluice_veth") {
+	if list := l.nft(t, "", "list", "ruleset"); containsAny(list, "veth-a", "sluice_guard_") {
 		t.Errorf("rules are left:\n%s", list)
 	}
 }

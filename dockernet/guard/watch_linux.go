@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -196,12 +195,15 @@ func (w *watcher) readLinks(messages []mdnetlink.Message) (failed bool) {
 func (w *watcher) table(family byte, name string) {
 	switch family {
 	case unix.NFPROTO_NETDEV:
-		port, ok := strings.CutPrefix(name, tablePrefix)
 		w.host.mu.Lock()
-		known := w.host.ports[port] != nil
+		var ports []string
+		if g := w.host.groups[name]; g != nil {
+			g.closed = true
+			ports = slices.Collect(maps.Keys(g.ports))
+		}
 		w.host.mu.Unlock()
-		if ok && known {
-			w.changed(port)
+		for _, p := range ports {
+			w.changed(p)
 		}
 	case unix.NFPROTO_INET, unix.NFPROTO_BRIDGE, unix.NFPROTO_ARP:
 		if name == hostName {
@@ -267,10 +269,11 @@ func (h *Host) restore(port string) (needed bool, err error) {
 	return true, nil
 }
 
-// restore puts in force what has been. If a table is left with all that it had, its rules stay in force meanwhile.
+// restore puts in force what has been, in another table: what this one still has of the port's rules is in force
+// meanwhile.
 func (p *Port) restore() (needed bool, err error) {
 	err = p.do("restore", func() error {
-		if p.staged == nil && !p.quarantined {
+		if p.at == nil || p.staged == nil && !p.quarantined {
 			return nil
 		}
 		if err := p.isThere(p.staged); err != nil {
@@ -280,37 +283,31 @@ func (p *Port) restore() (needed bool, err error) {
 			return err
 		}
 		needed = true
-		before := p.portState
-		there := false
-		if err := p.host.with(func(c *nft.Conn) (err error) {
-			there, err = c.Has(p.id)
-			return err
-		}); err != nil {
-			return err
+		before, from := p.portState, p.at
+		p.host.close(from)
+		p.portState, p.at = portState{}, nil
+		err := p.again(before)
+		if err == nil {
+			p.former = append(p.former, from)
+			return p.leaveFormer()
 		}
-		if there && before.current != nil && p.again(before) == nil {
-			return nil
+		if p.at != nil {
+			p.host.close(p.at) // it has who knows what
+			p.former = append(p.former, p.at)
 		}
-		b := new(nft.Batch)
-		b.DeleteTable(p.id)
-		if before.quarantined {
-			p.addQuarantine(b)
-		}
-		if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
-			return err
-		}
-		p.portState = portState{quarantined: before.quarantined}
-		if err := p.again(before); err != nil {
-			p.portState = before
-			return err
-		}
-		return nil
+		p.portState, p.at = before, from
+		return err
 	})
 	return needed, err
 }
 
 // again installs, stages and narrows what was.
 func (p *Port) again(before portState) error {
+	if before.quarantined {
+		if err := p.quarantine(); err != nil {
+			return err
+		}
+	}
 	if before.current != nil {
 		if err := p.stage(before.current.spec); err != nil {
 			return err

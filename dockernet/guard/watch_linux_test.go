@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"sync"
@@ -82,6 +83,7 @@ func (g *gaps) wait(t *testing.T, ports ...string) map[string]Gap {
 func TestRulesComeBack(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	flush := []string{"flush ruleset"}
+	all := []string{"veth-a", "veth-b"} // which share a table
 	for _, tt := range []struct {
 		name string
 		do   []string
@@ -91,27 +93,27 @@ func TestRulesComeBack(t *testing.T) {
 		prepare func(*testing.T, *lab, *Port)
 		want    string
 	}{
-		{"flush", flush, []string{"", "veth-a", "veth-b"}, nil, "xy"},
-		{"table_deleted", []string{"delete table netdev sluice_veth-a"}, []string{"veth-a"}, nil, "xy"},
-		{"table_flushed", []string{"flush table netdev sluice_veth-a"}, []string{"veth-a"}, nil, "xy"},
-		{"chain_flushed", []string{"flush chain netdev sluice_veth-a judge4_1"}, []string{"veth-a"}, nil, "xy"},
-		{"rule_added", []string{"insert rule netdev sluice_veth-a ingress accept"}, []string{"veth-a"}, nil, "xy"},
-		{"target_added", []string{"add element netdev sluice_veth-a baseline_net4_2 { 192.0.2.4 }"}, []string{"veth-a"}, manyTargets, "xy"},
-		{"target_deleted", []string{"delete element netdev sluice_veth-a baseline_net4_2 { 10.0.0.2 }"}, []string{"veth-a"}, manyTargets, "xy"},
+		{"flush", flush, append([]string{""}, all...), nil, "xy"},
+		{"table_deleted", []string{"delete table netdev sluice_guard_1"}, all, nil, "xy"},
+		{"table_flushed", []string{"flush table netdev sluice_guard_1"}, all, nil, "xy"},
+		{"chain_flushed", []string{"flush chain netdev sluice_guard_1 veth-a/judge4_1"}, all, nil, "xy"},
+		{"rule_added", []string{"insert rule netdev sluice_guard_1 veth-a/ingress accept"}, all, nil, "xy"},
+		{"target_added", []string{"add element netdev sluice_guard_1 %s { 192.0.2.4 }"}, all, manyTargets, "xy"},
+		{"target_deleted", []string{"delete element netdev sluice_guard_1 %s { 10.0.0.2 }"}, all, manyTargets, "xy"},
 		{"host_flushed", []string{"flush table inet sluice_guard"}, []string{""}, nil, "xy"},
 		{"host_deleted", []string{"delete table inet sluice_guard", "delete table bridge sluice_guard"}, []string{""}, nil, "xy"},
 		{"bridge_forgotten", []string{`delete element inet sluice_guard bridges { "br-lab" }`}, []string{""}, nil, "xy"},
-		{"flush_switched", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Switch(policy.Run)) }, "xz"},
-		{"flush_both", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Both(policy.Run)) }, "x"},
-		{"flush_staged", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) {
+		{"flush_switched", flush, append([]string{""}, all...), func(t *testing.T, l *lab, p *Port) { check(t, p.Switch(policy.Run)) }, "xz"},
+		{"flush_both", flush, append([]string{""}, all...), func(t *testing.T, l *lab, p *Port) { check(t, p.Both(policy.Run)) }, "x"},
+		{"flush_staged", flush, append([]string{""}, all...), func(t *testing.T, l *lab, p *Port) {
 			check(t, p.Stage(l.spec(t, "a", phaseOf(t, "public"), phaseOf(t, "public"))))
 		}, "xy"},
-		{"flush_both_staged", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) {
+		{"flush_both_staged", flush, append([]string{""}, all...), func(t *testing.T, l *lab, p *Port) {
 			check(t, p.Stage(l.spec(t, "a", phaseOf(t, "public"), phaseXZ(t))))
 			check(t, p.Both(policy.Run))
 		}, "x"},
-		{"flush_quarantine", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) { check(t, p.Quarantine()) }, ""},
-		{"flush_quarantine_only", flush, []string{"", "veth-a", "veth-b"}, func(t *testing.T, l *lab, p *Port) {
+		{"flush_quarantine", flush, append([]string{""}, all...), func(t *testing.T, l *lab, p *Port) { check(t, p.Quarantine()) }, ""},
+		{"flush_quarantine_only", flush, append([]string{""}, all...), func(t *testing.T, l *lab, p *Port) {
 			check(t, p.Remove())
 			check(t, l.port("a").Quarantine())
 		}, ""},
@@ -125,8 +127,15 @@ func TestRulesComeBack(t *testing.T) {
 				tt.prepare(t, l, l.port("a"))
 			}
 			want := blocks(l.nft(t, "", "list", "ruleset"))
+			set := ""
+			if staged := l.port("a").staged; staged != nil {
+				set = staged.sets["baseline_net4_2"]
+			}
 			g := l.watchGaps(t)
 			for _, command := range tt.do {
+				if strings.Contains(command, "%s") {
+					command = fmt.Sprintf(command, set)
+				}
 				l.nft(t, command, "-f", "-")
 			}
 			for port, gap := range g.wait(t, tt.ports...) {
@@ -139,12 +148,13 @@ func TestRulesComeBack(t *testing.T) {
 				l.expect(t, "after it", tt.want, letters)
 			}
 			got := blocks(l.nft(t, "", "list", "ruleset"))
-			for name := range want {
+			if tt.want == "" {
 				// In a quarantine nothing leads to what was in force before.
-				if tt.want == "" && !containsAny(name, "chain ingress", "sluice_guard") {
-					delete(want, name)
-					delete(got, name)
+				unused := func(name, _ string) bool {
+					return strings.HasPrefix(name, "table netdev") && !containsAny(name, "chain veth-a/ingress", "veth-b/")
 				}
+				maps.DeleteFunc(want, unused)
+				maps.DeleteFunc(got, unused)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("the rules are not what they were (-want +got):\n%s", diff)
@@ -214,7 +224,7 @@ func TestOwnChangesAreNoGaps(t *testing.T) {
 	}
 	l.nft(t, "add table inet others; flush table inet others; delete table inet others", "-f", "-")
 	l.install(t, "b", phaseXY(t))
-	l.nft(t, "flush table netdev sluice_veth-b", "-f", "-")
+	l.nft(t, "flush table netdev "+l.port("b").tables()[0].Name, "-f", "-")
 	// The last change is the only one of which something is heard.
 	g.mu.Lock()
 	early := g.list
