@@ -33,14 +33,16 @@ func TestNoticeAsAgentCompass(t *testing.T) {
 	}
 	var requests, wants []any
 	for line := range bytes.Lines(data) {
-		var row map[string]any
+		var row struct {
+			Policy, Input json.RawMessage // the order of members counts
+			Encoded       bool
+			Want          any
+		}
 		if err := json.Unmarshal(line, &row); err != nil {
 			t.Fatal(err)
 		}
-		wants = append(wants, row["want"])
-		delete(row, "want")
-		row["do"] = "notice"
-		requests = append(requests, row)
+		wants = append(wants, row.Want)
+		requests = append(requests, map[string]any{"do": "notice", "policy": row.Policy, "input": row.Input, "encoded": row.Encoded})
 	}
 	for i, answer := range ask(t, requests) {
 		var got any
@@ -48,7 +50,36 @@ func TestNoticeAsAgentCompass(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, wants[i]) {
-			t.Errorf("%v:\nAgentCompass %v\nrecorded %v", requests[i], got, wants[i])
+			t.Errorf("%s:\nAgentCompass %v\nrecorded %v", requests[i], got, wants[i])
+		}
+	}
+}
+
+// TestAnalysisAsAgentCompass has its own analyser answer what the tests of package trajectory compare with.
+func TestAnalysisAsAgentCompass(t *testing.T) {
+	data, err := os.ReadFile("../trajectory/testdata/agentcompass.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var requests, wants []any
+	for line := range bytes.Lines(data) {
+		var row struct {
+			Calls json.RawMessage `json:"tool_calls"` // the order of members counts
+			Want  any
+		}
+		if err := json.Unmarshal(line, &row); err != nil {
+			t.Fatal(err)
+		}
+		wants = append(wants, row.Want)
+		requests = append(requests, map[string]any{"do": "analyze", "tool_calls": row.Calls})
+	}
+	for i, answer := range ask(t, requests) {
+		var got struct{ Details any }
+		if err := json.Unmarshal(answer, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got.Details, wants[i]) {
+			t.Errorf("%s:\nAgentCompass %v\nrecorded %v", requests[i], got.Details, wants[i])
 		}
 	}
 }

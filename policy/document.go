@@ -95,7 +95,7 @@ func tooLarge(size, limit int, format string) *Error {
 // A jsonReader builds nodes of what jsontext reads, which accepts RFC 8259 alone: valid UTF-8, no comments.
 type jsonReader struct {
 	*jsontext.Decoder
-	values, deepest int // read so far, and allowed
+	values int
 }
 
 func readJSON(data []byte) (node, *Error) {
@@ -103,7 +103,7 @@ func readJSON(data []byte) (node, *Error) {
 		return node{}, err
 	}
 	// Duplicate names are left in, so that they are reported beside whatever else is wrong.
-	r := newJSONReader(data, maxDepth)
+	r := jsonReader{Decoder: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))}
 	n, err := r.value(0)
 	if err != nil {
 		return node{}, jsonError(data, err)
@@ -115,13 +115,9 @@ func readJSON(data []byte) (node, *Error) {
 	return n, nil
 }
 
-func newJSONReader(data []byte, deepest int) *jsonReader {
-	return &jsonReader{Decoder: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true)), deepest: deepest}
-}
-
 func (r *jsonReader) value(depth int) (node, error) {
 	r.values++
-	if r.values > maxValues || depth > r.deepest {
+	if r.values > maxValues || depth > maxDepth {
 		return node{}, errors.New("more values, or deeper ones, than a policy has")
 	}
 	tok, err := r.ReadToken()

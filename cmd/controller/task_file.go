@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -110,7 +111,7 @@ func (t *taskFile) check() error {
 	case len(t.Commands) == 0:
 		return fmt.Errorf("/commands: there is nothing to run; name at least run_task or evaluate")
 	}
-	for role := range t.Images {
+	for _, role := range slices.Sorted(maps.Keys(t.Images)) {
 		if !fresh || role != string(lifecycle.Agent) && role != string(lifecycle.Evaluation) {
 			return fmt.Errorf(`/images/%s: only a task with "evaluation_environment: fresh" has images by role, agent and evaluation; write "image" for one image`, role)
 		}
@@ -118,8 +119,8 @@ func (t *taskFile) check() error {
 	if t.Image == "" && (!fresh || t.Images["agent"] == "" || t.Images["evaluation"] == "") {
 		return fmt.Errorf("/image: is missing; name the image of the Environment")
 	}
-	for name, c := range t.Commands {
-		b := lifecycle.Boundary(name)
+	for _, name := range slices.Sorted(maps.Keys(t.Commands)) {
+		b, c := lifecycle.Boundary(name), t.Commands[name]
 		if !slices.Contains(lifecycle.Boundaries, b) {
 			return fmt.Errorf("/commands/%s: is no boundary; write %s", name, joinWords(lifecycle.Boundaries))
 		}

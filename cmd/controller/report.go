@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"sluice/lifecycle/evidence"
+)
+
+func newReport(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "report FILE",
+		Short: "Say what was tried in each phase, and what became of it",
+		Long: `Report sums up the result of a task (sluice task --result) or an audit: the file of sluice task --audit, or the lines of
+sluice logs -f --json. "-" is stdin. With --html it writes one file that loads nothing, for a browser or a phone.
+
+With --check it verifies that no line of the audit of a task was changed, taken out or put in, and prints the digest of
+the last one, which the result of the task has as well: if they differ, the end is missing. The exit code is 1 if the
+audit is not whole.`,
+		Example: "  sluice report audit.jsonl",
+		Args:    cobra.ExactArgs(1),
+	}
+	html := cmd.Flags().String("html", "", "write the report to `FILE` as HTML")
+	check := cmd.Flags().Bool("check", false, "verify the chain of an audit file")
+	head := cmd.Flags().String("head", "", "with --check: the `DIGEST` that the last line must have")
+	top := cmd.Flags().Int("top", 20, "attempts of a phase to print; --json prints all")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *check {
+			return checkAudit(cmd, g, args[0], *head)
+		}
+		if *head != "" {
+			return errors.New("--head belongs to --check")
+		}
+		r, err := readAudit(cmd, args[0])
+		if err != nil {
+			return failed(err)
+		}
+		if *html != "" {
+			f, err := os.Create(*html)
+			if err != nil {
+				return failed(err)
+			}
+			if err := errors.Join(r.WriteHTML(f), f.Close()); err != nil {
+				return failed(err)
+			}
+		}
+		switch {
+		case g.json:
+			return printJSON(cmd, r)
+		case *html != "":
+			return nil
+		}
+		return printReport(cmd, r, *top)
+	}
+	return cmd
+}
+
+func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
+	if r.Task != "" {
+		cmd.Printf("task %s\n", clean(r.Task))
+	}
+	if r.Error != "" {
+		cmd.Printf("failed: %s\n", clean(r.Error))
+	}
+	if len(r.Steps) > 0 {
+		rows := [][]string{{"BOUNDARY", "ENVIRONMENT", "PHASE", "GENERATION", "SECONDS", ""}}
+		for _, s := range r.Steps {
+			name, note := string(s.Boundary), ""
+			switch {
+			case s.Error != "":
+				note = "failed: " + s.Error
+			case s.TimedOut:
+				note = "timed out"
+			case s.ExitCode != nil:
+				note = fmt.Sprintf("exit code %d", *s.ExitCode)
+			case s.Switch && s.Receipt != nil:
+				note = fmt.Sprintf("%s cut, %d kept, %.1f ms", count(s.Receipt.FlowsCut, "flow"), s.Receipt.FlowsKept, s.Receipt.Milliseconds)
+			}
+			if s.Switch {
+				name = "-> " + s.Phase.String()
+			}
+			rows = append(rows, []string{clean(name), clean(string(s.Environment)), s.Phase.String(), fmt.Sprint(s.Generation), fmt.Sprintf("%.3f", s.Seconds), clean(note)})
+		}
+		if err := printTable(cmd, rows); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.Phases {
+		mode := ""
+		if m := r.Modes[p.Phase]; m != "" {
+			mode = " (" + m + ")"
+		}
+		cmd.Printf("\n%s%s: %d allowed, %d refused (%d in DNS), %d cut, %d failed; %d bytes in, %d out\n",
+			clean(p.Phase), clean(mode), p.Allowed, p.Refused, p.NamesRefused, p.Cut, p.Failed, p.BytesIn, p.BytesOut)
+		rows := [][]string{{"  TARGET", "PROTOCOL", "VERDICT", "TIMES", "RULE", "FIRST", "LAST"}}
+		for _, a := range p.Attempts[:min(len(p.Attempts), max(top, 0))] {
+			rule := a.Rule
+			if missing := a.Missing(); rule == "" && missing != "" {
+				rule = "would need " + missing
+			}
+			rows = append(rows, []string{"  " + clean(a.Where()), clean(a.Protocol), clean(a.Verdict + " " + a.Reason), fmt.Sprint(a.Count), clean(rule),
+				a.First.Local().Format("15:04:05.000"), a.Last.Local().Format("15:04:05.000")})
+		}
+		if err := printTable(cmd, rows); err != nil {
+			return err
+		}
+		if more := len(p.Attempts) - top; more > 0 || p.Untold > 0 {
+			cmd.Printf("  and %d more, which --json prints; %d attempts were at too many targets to be told\n", max(more, 0), p.Untold)
+		}
+	}
+	if r.Violation {
+		cmd.Println("\nthe agent tried what its policy refuses")
+	} else {
+		cmd.Println("\nnothing was refused in the phase run")
+	}
+	if r.Problem != "" {
+		cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", r.Problem)
+	}
+	return nil
+}
+
+// clean replaces what would do something to a terminal: a file may come from anybody.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
+
+// checkAudit verifies the chain of an audit file.
+func checkAudit(cmd *cobra.Command, g *globals, name, want string) error {
+	in, err := open(cmd, name)
+	if err != nil {
+		return failed(err)
+	}
+	defer in.Close()
+	head, err := evidence.Check(in)
+	if err != nil {
+		return failed(fmt.Errorf("%s is not whole: %w", display(name), err))
+	}
+	if want != "" && head != want {
+		return failed(fmt.Errorf("%s is not whole: its last line has the digest %q, not %q: lines at its end are missing or more were added", display(name), head, want))
+	}
+	if g.json {
+		return printJSON(cmd, struct {
+			OK   bool   `json:"ok"`
+			Head string `json:"head"`
+		}{true, head})
+	}
+	cmd.Printf("%s: whole, head %s\n", display(name), head)
+	return nil
+}

@@ -1,0 +1,121 @@
+package evidence
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"sluice/lifecycle"
+)
+
+// Report is what there is to say of a task, or of an audit without one.
+type Report struct {
+	Task string `json:"task,omitempty"`
+	// Modes are those in force, by phase, as far as they are known.
+	Modes map[string]string `json:"network_modes,omitempty"`
+	// Steps are boundaries and switches in their order, with the receipts.
+	Steps  []lifecycle.Step `json:"steps"`
+	Phases []Phase          `json:"phases"`
+	// Problem says what of the evidence may be missing.
+	Problem string `json:"problem,omitempty"`
+	// Violation: something was refused in the phase run.
+	Violation bool   `json:"policy_violation"`
+	Head      string `json:"head,omitempty"` // of the audit file
+	Error     string `json:"error,omitempty"`
+}
+
+// maxResultBytes bounds a result file.
+const maxResultBytes = 64 << 20
+
+// result is what is read of the file that "sluice task --result" writes.
+type result struct {
+	Task       string           `json:"task"`
+	Baseline   string           `json:"baseline_network_mode"`
+	Run        string           `json:"run_network_mode"`
+	Evaluation string           `json:"evaluation_network_mode"`
+	Began      time.Time        `json:"began"`
+	Steps      []lifecycle.Step `json:"steps"`
+	Traffic    []Phase          `json:"traffic"`
+	Audit      struct {
+		Problem string `json:"problem"`
+		Head    string `json:"head"`
+	} `json:"audit"`
+	Error string `json:"error"`
+}
+
+// ReadReport reads the result of a task, or an audit file as [Read] does.
+func ReadReport(r io.Reader) (Report, error) {
+	in := bufio.NewReaderSize(r, maxLineBytes)
+	start, err := in.Peek(64)
+	if err != nil && err != io.EOF && !errors.Is(err, bufio.ErrBufferFull) {
+		return Report{}, err
+	}
+	// A result is indented, or a line that begins with its first field; a record is neither.
+	if fields := bytes.Fields(start); len(fields) > 0 && (bytes.Equal(fields[0], []byte("{")) || bytes.HasPrefix(fields[0], []byte(`{"task":`))) {
+		return readResult(in)
+	}
+	var report Report
+	var sum Summary
+	for record, err := range Read(in) {
+		if err != nil {
+			return Report{}, err
+		}
+		if record.Step != nil {
+			report.Steps = append(report.Steps, *record.Step)
+			continue
+		}
+		sum.Add(&record.Event)
+	}
+	report.Phases = sum.Phases()
+	report.finish()
+	return report, nil
+}
+
+func readResult(in io.Reader) (Report, error) {
+	text, err := io.ReadAll(io.LimitReader(in, maxResultBytes+1))
+	if err != nil {
+		return Report{}, err
+	}
+	if len(text) > maxResultBytes {
+		return Report{}, fmt.Errorf("has more than %d bytes", maxResultBytes)
+	}
+	var r result
+	if err := json.Unmarshal(text, &r); err != nil {
+		return Report{}, fmt.Errorf("is no result of a task: %w", err)
+	}
+	if r.Began.IsZero() {
+		return Report{}, errors.New("is no result of a task: it says nowhere when it began")
+	}
+	report := Report{Task: r.Task, Modes: map[string]string{"baseline": r.Baseline, "run": r.Run, "evaluation": r.Evaluation},
+		Steps: r.Steps, Phases: r.Traffic, Problem: r.Audit.Problem, Head: r.Audit.Head, Error: r.Error}
+	report.finish()
+	return report, nil
+}
+
+func (r *Report) finish() {
+	if r.Steps == nil {
+		r.Steps = []lifecycle.Step{}
+	}
+	if r.Phases == nil {
+		r.Phases = []Phase{}
+	}
+	for _, p := range r.Phases {
+		r.Violation = r.Violation || p.Phase == "run" && p.Refused > 0
+	}
+}
+
+// Missing is the target that a policy would need for a refused attempt to succeed; "" where no target helps.
+func (a Attempt) Missing() string {
+	if a.Verdict != Refused {
+		return ""
+	}
+	switch a.Reason {
+	case "not-listed", "port-not-listed", "no-network":
+		return a.Where()
+	}
+	return ""
+}
