@@ -11,7 +11,7 @@ GOBUILD     := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
 # Packages with goroutines of their own are tested with the race detector too.
 RACE        := ./control/... ./controller/... ./images/... ./proxy/... ./e2e/lab/internet
 # Packages whose tests make network namespaces of their own.
-KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate/... ./dockernet/guard ./dockernet/netns ./dockernet/nft
+KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate ./dockernet/guard ./dockernet/netns ./dockernet/nft
 # Engines and network namespaces are made by root alone.
 AS_ROOT     := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=PATH,HOME,DOCKER_HOST)
 GO_TEST     := go test $(if $(AS_ROOT),-exec '$(AS_ROOT)')

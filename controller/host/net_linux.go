@@ -150,16 +150,11 @@ func (g inside) Quarantine(*controller.Container) error { return g.gate.Quaranti
 func (g inside) Remove() error                          { return g.gate.Remove() }
 
 func gateSpec(p *controller.Plan) *gate.Spec {
-	d := &p.Direct
-	s := &gate.Spec{
-		Networks: d.Networks, Direct: d.Direct, Host: d.Host, Internal: d.Internal, Closed: d.Closed, Open: d.Open, NoFloor: d.NoFloor,
+	return &gate.Spec{
+		Spec:     p.Direct,
 		Explicit: p.Explicit, NoRoute4: p.NoRoute4, NoRoute6: p.NoRoute6, LogGroup: LogGroup,
 		Listeners: gate.Listeners{TCP4: p.Sockets.TCP4.Port, UDP4: p.Sockets.UDP4.Port, TCP6: p.Sockets.TCP6.Port, UDP6: p.Sockets.UDP6.Port},
 	}
-	for i := range d.Phases {
-		s.Phases[i] = gate.Phase(d.Phases[i])
-	}
-	return s
 }
 
 // rim is the guard of all links of a container.

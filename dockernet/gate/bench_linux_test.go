@@ -3,12 +3,15 @@ package gate
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/direct"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/policy"
 )
@@ -80,21 +83,60 @@ func BenchmarkQuarantine(b *testing.B) {
 	}
 }
 
+// BenchmarkMemory is what the rules for a small policy take of the kernel's memory, in each of many namespaces.
+func BenchmarkMemory(b *testing.B) {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		b.Run(family, func(b *testing.B) {
+			const namespaces = 100
+			phases := threeOf(b, phaseOf(b, "public"), phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24", "192.0.2.1:443", "198.51.100.7:5432"))
+			s := example(family == "ipv6", phases)
+			for b.Loop() {
+				var gates []*Gate
+				for range namespaces {
+					gates = append(gates, newGate(b, netnstest.New(b)))
+				}
+				before := slabBytes(b)
+				for _, g := range gates {
+					if err := g.Install(s, policy.Baseline); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(slabBytes(b)-before)/1024/namespaces, "KiB-slab/gate")
+			}
+		})
+	}
+}
+
+// slabBytes is what the kernel's allocators have given away, to all.
+func slabBytes(b *testing.B) (n int) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "SUnreclaim: %d kB", &n); err == nil {
+			return n << 10
+		}
+	}
+	b.Fatal("no SUnreclaim in /proc/meminfo")
+	return 0
+}
+
 // What the rules cost a packet of the direct plane: a datagram of 64 bytes, from the system call to the other end of
 // the link, where it is dropped.
 func BenchmarkSend(b *testing.B) {
 	targets := []string{"192.0.2.5", "192.0.2.64/26", "192.0.2.7:443", "192.0.2.128/25:8080", "2001:db8:2::5", "2001:db8:2:1::/64", "ok.test"}
 	for _, tt := range []struct {
 		name   string
-		phases []Phase
+		phases []direct.Phase
 	}{
 		{"no_rules", nil},
-		{"public", []Phase{phaseOf(b, "public")}},
-		{"allowlist", []Phase{phaseOf(b, "allowlist", targets...)}},
-		{"denylist", []Phase{phaseOf(b, "denylist", "203.0.113.0/24", "203.0.113.1:443", "2001:db8:3::/64")}},
+		{"public", []direct.Phase{phaseOf(b, "public")}},
+		{"allowlist", []direct.Phase{phaseOf(b, "allowlist", targets...)}},
+		{"denylist", []direct.Phase{phaseOf(b, "denylist", "203.0.113.0/24", "203.0.113.1:443", "2001:db8:3::/64")}},
 	} {
 		for _, to := range []string{"192.0.2.5", "2001:db8:2::5"} {
-			b.Run(fmt.Sprintf("%s_ipv%d", tt.name, familyOf(netip.MustParseAddr(to))), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s_ipv%s", tt.name, version(kindOf(netip.MustParseAddr(to)))), func(b *testing.B) {
 				l := newLab(b, false)
 				if tt.phases != nil {
 					if err := l.gate.Install(l.spec(b, l.listen(b), tt.phases...), policy.Baseline); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/direct"
 	"sluice/policy"
 )
 
@@ -208,14 +209,14 @@ func attempts() []attempt {
 func TestNothingGetsPast(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		phases []Phase
+		phases []direct.Phase
 	}{
-		{"public", []Phase{phaseOf(t, "public")}},
-		{"public_beside_names", []Phase{phaseOf(t, "public"), phaseOf(t, "allowlist", "ok.test")}},
-		{"no_network", []Phase{phaseOf(t, "no-network")}},
-		{"allowlist", []Phase{phaseOf(t, "allowlist", good4.String(), good6.String(), loopbackOther.String(), "::1")}},
-		{"denylist", []Phase{phaseOf(t, "denylist", bad4.String(), bad6.String())}},
-		{"denylist_names", []Phase{phaseOf(t, "denylist", bad4.String(), bad6.String(), "evil.test")}},
+		{"public", []direct.Phase{phaseOf(t, "public")}},
+		{"public_beside_names", []direct.Phase{phaseOf(t, "public"), phaseOf(t, "allowlist", "ok.test")}},
+		{"no_network", []direct.Phase{phaseOf(t, "no-network")}},
+		{"allowlist", []direct.Phase{phaseOf(t, "allowlist", good4.String(), good6.String(), loopbackOther.String(), "::1")}},
+		{"denylist", []direct.Phase{phaseOf(t, "denylist", bad4.String(), bad6.String())}},
+		{"denylist_names", []direct.Phase{phaseOf(t, "denylist", bad4.String(), bad6.String(), "evil.test")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, false)

@@ -2,119 +2,111 @@ package gate
 
 import (
 	"net/netip"
+
+	"sluice/dockernet/nft"
 )
 
-// common makes what a packet meets before any phase: in the filter "common", and for new connections "common_steer".
-func (b *builder) common() {
-	rules := []rule{
-		{fresh, jump(b.fresh())},
-		{is(oifname, name("lo")), to(loopbackChain)},
+// layout says where a family has what the rules look for first.
+type layout struct {
+	loopback netip.Addr
+	next     *nft.Field // the protocol behind the first header
+	icmp     nft.Word
+	icmpType *nft.Field
+	echo     nft.Value
+}
+
+var layouts = map[nft.Kind]layout{
+	nft.IPv4: {netip.AddrFrom4([4]byte{127, 0, 0, 1}), nft.IPProtocol, "icmp", nft.ICMPType, nft.Word("echo-request")},
+	nft.IPv6: {netip.IPv6Loopback(), nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, nft.Echo6},
+}
+
+// common makes what a packet of a family meets before any phase.
+//
+// IPv4 options and IPv6 extension headers could name another destination, and have room for more than the rules look
+// at. What the kernel calls a packet's protocol, and its ports, are those behind all such headers. So the protocol in
+// the first header is asked for before any rule that lets something through.
+func (b *builder) common(f nft.Kind) {
+	of, judge := layouts[f], nft.Goto(b.generation.judge(f))
+	first := fresh4Chain
+	if f == nft.IPv6 {
+		first = b.fresh6()
+	}
+	rules := []nft.Rule{
+		{fresh, nft.Jump(first)},
+		{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)},
 		// The interface is the one from before the redirect, so that these are not covered by the rule above.
-		{is(ctStatus, anyOf{"dnat"}), jump(redirectedChain)},
+		{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Jump(redirectedChain)},
 	}
-	rules = append(rules, bare(b.Spec)...)
-	rules = append(rules, reset)
-	steer := []rule{{is(ipDestination, network(single(engineResolver))), to(proxyChain)}}
-	for _, a := range b.Explicit {
-		f := familyOf(a.Addr())
-		steer = append(steer, rule{is(f.destination(), network(single(a.Addr()))), is(tcpPort, number(a.Port())), to(proxyChain)})
+	if f == nft.IPv4 {
+		rules = append(rules, nft.Rule{nft.Not(nft.IPHeaderLength, nft.Number(5)), deny})
 	}
-	steer = append(steer, rule{is(fibDestination, word("local")), accept})
-	for _, f := range b.families() {
-		closed := b.finders(f, "closed", endpoints(b.Closed, f), 1)
-		open := b.finders(f, "open", endpoints(b.Open, f), 2)
-		rules = append(rules, ask(closed, nil, onlyTCP, then(refuse))...)
-		rules = append(rules, ask(open, nil, onlyTCP, then(accept))...)
-		steer = append(steer, ask(open, nil, onlyTCP, then(accept))...)
+	// Ports that no phase may reach, and those that every phase may.
+	tcp := append(b.plan.Closed(f, refuse), b.plan.Open(f, nft.Accept)...)
+	isTCP := nft.Is(of.next, nft.Word("tcp"))
+	judged := []nft.Part{nft.Not(nft.TCPPort, nft.Number(0)), judge}
+	if len(tcp) == 0 {
+		rules = append(rules, append(nft.Rule{isTCP}, judged...))
+	} else {
+		name := b.name("tcp" + version(f))
+		b.chains = append(b.chains, nft.Chain{Name: name, Kind: f, Protocol: "tcp", Rules: append(tcp, judged, nft.Rule{refuse})})
+		rules = append(rules, nft.Rule{isTCP, nft.Goto(name)})
 	}
-	b.chain(b.name("common"), rules...)
-	b.chain(b.name("common", "steer"), steer...)
+	b.chain(f, b.generation.common(f), append(rules,
+		nft.Rule{nft.Is(of.next, nft.Word("udp")), nft.Not(nft.UDPPort, nft.Number(0)), judge},
+		// Of ICMP, echo requests are judged by their destination, and what answers something by the phase.
+		nft.Rule{nft.Is(of.next, of.icmp), nft.Is(of.icmpType, of.echo), judge},
+		nft.Rule{nft.Is(of.next, of.icmp), isReply, judge},
+		nft.Rule{deny})...)
 }
 
-// fresh makes what only first packets of connections meet, and those that belong to none. Later ones belong to a
-// connection whose first packet was looked at.
-func (b *builder) fresh() string {
-	var rules []rule
-	if b.serves(ipv6) {
-		rules = []rule{{is(ip6Next, word("ipv6-icmp")), jump(b.neighbours())}}
+// fresh6 makes what only first packets of connections meet, and those that belong to none, as "fresh4" for IPv4.
+func (b *builder) fresh6() string {
+	neighbours, fresh := b.name("neighbours"), b.name("fresh6")
+	rules := []nft.Rule{
+		{nft.Not(nft.ICMP6Type, nft.Range{First: neighbourSearch, Last: neighbourAnswer}), nft.Return},
+		{nft.Not(nft.IP6HopLimit, nft.Number(255)), nft.Return},
+		{nft.Above{Field: nft.Length, Value: neighbourBytes}, nft.Return},
+		{nft.Is(nft.IP6Destination, nft.Network(netip.MustParsePrefix("fe80::/10"))), nft.Accept},
+		{nft.Is(nft.IP6Destination, nft.Network(netip.MustParsePrefix("ff02::/16"))), nft.Accept},
 	}
-	name := b.name("fresh")
-	b.chain(name, append(rules, ownSource, wholePackets)...)
-	return name
-}
-
-// then makes rules that do something if their tests hold.
-func then(do ...part) func(...part) rule {
-	return func(tests ...part) rule { return append(append(rule{}, tests...), do...) }
-}
-
-func (f family) loopback() netip.Addr {
-	if f == ipv4 {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for _, n := range b.Networks {
+		if n.Addr().Is6() {
+			rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(n.Masked())), nft.Accept})
+		}
 	}
-	return netip.IPv6Loopback()
+	// It finds its neighbours, on the link only and without room for anything else.
+	b.chains = append(b.chains, nft.Chain{Name: neighbours, Kind: nft.IPv6, Protocol: "ipv6-icmp", Rules: rules})
+	b.chain(nft.IPv6, fresh, nft.Rule{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Jump(neighbours)}, ownSource)
+	return fresh
 }
-
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // neighbourBytes is the longest message of neighbour discovery that the kernel sends: with two options of eight bytes
 // (RFC 4861 §4.3, RFC 3971 §5.3.2).
 const neighbourBytes = 40 + 24 + 2*8
 
-// neighbours lets IPv6 find its neighbours, on the link only and without room for anything else.
-func (b *builder) neighbours() string {
-	name := b.name("neighbours")
-	rules := []rule{
-		{not(icmp6Type, between{neighbourSearch, neighbourAnswer}), back},
-		{not(ip6HopLimit, number(255)), back},
-		{above{length, neighbourBytes}, back},
-		{is(ip6Destination, network(netip.MustParsePrefix("fe80::/10"))), accept},
-		{is(ip6Destination, network(netip.MustParsePrefix("ff02::/16"))), accept},
-	}
-	for _, n := range b.Networks {
-		if n.Addr().Is6() {
-			rules = append(rules, rule{is(ip6Destination, network(n.Masked())), accept})
+// Types of ICMPv6 (RFC 2710 §3, RFC 3810 §5.2, RFC 4861 §4). nft's names for them have hyphens, which it takes for
+// ranges.
+const (
+	membershipQuery   nft.Number = 130
+	membershipReport2 nft.Number = 143
+	routerSearch      nft.Number = 133
+	neighbourSearch   nft.Number = 135
+	neighbourAnswer   nft.Number = 136
+)
+
+// steer makes what new connections meet before any phase.
+func (b *builder) steer() {
+	rules := []nft.Rule{{nft.Is(nft.IPDestination, nft.Single(engineResolver)), toProxy}}
+	for _, a := range b.Explicit {
+		f := nft.IPv4
+		if a.Addr().Is6() {
+			f = nft.IPv6
 		}
+		rules = append(rules, nft.Rule{nft.Is(f.Destination(), nft.Single(a.Addr())), nft.Is(nft.TCPPort, nft.Number(a.Port())), toProxy})
 	}
-	b.chain(name, rules...)
-	return name
-}
-
-// floorChains makes "floor4" and "floor6", which refuse the addresses of the floor, and "floor_hidden", which refuses
-// IPv6 addresses with an IPv4 one of the floor in them.
-func (b *builder) floorChains() {
-	uses := 1
-	if b.serves(ipv6) {
-		uses += len(forms)
+	rules = append(rules, nft.Rule{nft.Is(nft.FibDestination, nft.Word("local")), nft.Accept})
+	for _, f := range b.families() {
+		rules = append(rules, b.plan.Open(f, nft.Accept)...)
 	}
-	floor4 := b.find(ipv4, "floor", b.floor(ipv4), uses)
-	b.chain(b.name("floor4"), ask(floor4, nil, bothPorts, then(refuse))...)
-	if !b.serves(ipv6) {
-		return
-	}
-	name := b.name("floor", "hidden")
-	hidden := []rule{{shortLocalNAT64{}, refuse}}
-	for i := range forms {
-		hidden = append(hidden, ask(floor4, &forms[i], bothPorts, then(refuse))...)
-	}
-	b.chain(name, hidden...)
-	floor6 := b.floor(ipv6)
-	rules := ask(b.find(ipv6, "floor", floor6, 1), nil, bothPorts, then(refuse))
-	if len(floor6.within(spansOf([]netip.Prefix{global}))) == 0 {
-		rules = append([]rule{{is(ip6Destination, network(global)), to(b.name("floor", "global"))}}, rules...)
-		b.chain(b.name("floor", "global"), b.hiding(jump(name))...)
-	}
-	b.chain(b.name("floor6"), append(rules, b.hiding(jump(name))...)...)
-}
-
-// global is where most addresses are, and none of the floor (RFC 4291 §2.4).
-var global = netip.MustParsePrefix("2000::/3")
-
-// hiding leads IPv6 addresses that hide an IPv4 one elsewhere.
-func (b *builder) hiding(elsewhere verdict) []rule {
-	var rules []rule
-	for _, p := range wrappers {
-		rules = append(rules, rule{is(ip6Destination, network(p)), elsewhere})
-	}
-	return append(rules, rule{isISATAP{}, elsewhere})
+	b.chain(nft.AnyKind, b.name("common", "steer"), rules...)
 }

@@ -1,6 +1,9 @@
 package gate
 
-import "sluice/policy"
+import (
+	"sluice/dockernet/nft"
+	"sluice/policy"
+)
 
 // Counters of the table, besides two a phase, see directCounter and refusedCounter.
 const (
@@ -22,12 +25,9 @@ func allCounters() []string {
 
 // Counters are what the table has counted since it was made. While two phases are in force, a packet may count in both.
 type Counters struct {
-	Direct, Refused [policy.PhaseCount]Count
+	Direct, Refused [policy.PhaseCount]nft.Counter
 	// RefusedAlways is what no phase allows: the floor, other protocols, false sources; and what a quarantine refuses.
-	RefusedAlways Count
+	RefusedAlways nft.Counter
 	// Redirected are TCP connections, DNS are UDP flows to the DNS filter.
-	Redirected, DNS Count
+	Redirected, DNS nft.Counter
 }
-
-// Count is what a counter has seen.
-type Count struct{ Packets, Bytes uint64 }

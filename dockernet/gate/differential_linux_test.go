@@ -1,12 +1,16 @@
 package gate
 
 import (
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"sluice/dockernet/direct"
+	"sluice/dockernet/nft"
 	"sluice/matcher"
 	"sluice/policy"
 )
@@ -17,9 +21,9 @@ var (
 )
 
 // Ranges that targets and destinations are drawn from: ordinary ones, the floor, and forms that hide IPv4 addresses.
-var pools = map[family][]netip.Prefix{
-	ipv4: prefixes("192.0.2.0/24", "203.0.113.0/28", "8.8.8.0/29", "10.0.0.0/8", "169.254.169.248/29", "168.63.129.16/30", "100.100.100.200/30"),
-	ipv6: prefixes("2001:db8:2::/64", "2001:db8:3::/120", "64:ff9b::192.0.2.0/120", "64:ff9b::169.254.169.252/126", "64:ff9b:1::192.0.2.0/120",
+var pools = map[nft.Kind][]netip.Prefix{
+	nft.IPv4: prefixes("192.0.2.0/24", "203.0.113.0/28", "8.8.8.0/29", "10.0.0.0/8", "169.254.169.248/29", "168.63.129.16/30", "100.100.100.200/30"),
+	nft.IPv6: prefixes("2001:db8:2::/64", "2001:db8:3::/120", "64:ff9b::192.0.2.0/120", "64:ff9b::169.254.169.252/126", "64:ff9b:1::192.0.2.0/120",
 		"2002:c000:200::/40", "2002:a9fe:a9fe::/48", "::ffff:0:192.0.2.0/120", "2001:0:0:0:0:0:3fff:fd00/120", "fd00:ec2::254/124", "2001:db8:4::5efe:192.0.2.0/120"),
 }
 
@@ -27,22 +31,22 @@ var somePorts = []uint16{0, 0, 53, 80, 443, 8080}
 
 // draw picks an address, most often at the edge of a prefix, or one beside it.
 func draw(r *rand.Rand, p netip.Prefix) netip.Addr {
-	s := spanOf(p)
+	first, last := p.Masked().Addr(), nft.LastOf(p)
 	switch r.IntN(6) {
 	case 0:
-		return s.first
+		return first
 	case 1:
-		return s.last
+		return last
 	case 2:
-		if a := s.first.Prev(); a.IsValid() {
+		if a := first.Prev(); a.IsValid() {
 			return a
 		}
 	case 3:
-		if a := s.last.Next(); a.IsValid() {
+		if a := last.Next(); a.IsValid() {
 			return a
 		}
 	}
-	b := s.first.AsSlice()
+	b := first.AsSlice()
 	for i := p.Bits(); i < 8*len(b); i++ {
 		b[i/8] |= byte(r.IntN(2)) << (7 - i%8)
 	}
@@ -65,7 +69,7 @@ func drawPolicy(r *rand.Rand, mode policy.Mode, names bool) policy.Policy {
 		return p
 	}
 	for range 1 + r.IntN(12) {
-		pool := pools[families[r.IntN(2)]]
+		pool := pools[kinds[r.IntN(2)]]
 		from := pool[r.IntN(len(pool))]
 		a := draw(r, from)
 		port := somePorts[r.IntN(len(somePorts))]
@@ -118,10 +122,10 @@ func (j *judged) plane(protocol string, a netip.Addr, port uint16) string {
 	}
 	d := j.rules.Addr(a, port)
 	allowed := d.Verdict == matcher.Allow
-	if protocol == "tcp" && !j.spec.local(familyOf(a)).contains(a) && port != 53 {
-		byProxy := j.spec.hasNames()
+	if protocol == "tcp" && !j.local(a) && port != 53 {
+		byProxy := j.spec.HasNames()
 		switch {
-		case j.rules.Mode() == policy.Allowlist && !(allowed && j.spec.straightTCP() && (!embeds(a) || j.names(a, port))):
+		case j.rules.Mode() == policy.Allowlist && !(allowed && j.spec.StraightTCP() && (!hides(a) || j.names(a, port))):
 			return "proxy"
 		case j.rules.Mode() == policy.Denylist && d.Reason == matcher.AddressRule && !hiddenDenial(j, a, port):
 			return "refused"
@@ -132,7 +136,7 @@ func (j *judged) plane(protocol string, a netip.Addr, port uint16) string {
 	if !allowed {
 		return "refused"
 	}
-	if protocol == "udp" && port == 443 && j.rules.Mode() == policy.Denylist && j.rules.HasNameRules() && !j.spec.local(familyOf(a)).contains(a) {
+	if protocol == "udp" && port == 443 && j.rules.Mode() == policy.Denylist && j.rules.HasNameRules() && !j.local(a) {
 		return "refused"
 	}
 	return "direct"
@@ -141,7 +145,7 @@ func (j *judged) plane(protocol string, a netip.Addr, port uint16) string {
 // hiddenDenial reports whether it is only an IPv4 address inside an IPv6 one that is denied: such connections are
 // steered to the proxy, where there is one, which refuses them.
 func hiddenDenial(j *judged, a netip.Addr, port uint16) bool {
-	if a.Is4() || !j.spec.hasNames() {
+	if a.Is4() || !j.spec.HasNames() {
 		return false
 	}
 	for _, t := range j.target {
@@ -152,10 +156,39 @@ func hiddenDenial(j *judged, a netip.Addr, port uint16) bool {
 	return true
 }
 
+var kinds = []nft.Kind{nft.IPv4, nft.IPv6}
+
+func kindOf(a netip.Addr) nft.Kind {
+	if a.Is4() {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}
+
+// local reports whether the address is always on the direct plane.
+func (j *judged) local(a netip.Addr) bool {
+	in := func(p netip.Prefix) bool { return p.Contains(a) }
+	return slices.ContainsFunc(j.spec.Networks, in) || slices.Contains(j.spec.Host, a) || !j.spec.Internal && slices.ContainsFunc(j.spec.Spec.Direct, in)
+}
+
+// Networks whose addresses hide an IPv4 one, see package matcher.
+var (
+	hiding     = prefixes("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "2002::/16", "2001::/32", "::/96")
+	localNAT64 = hiding[1]
+)
+
+// hides reports whether it is one of these, or of ISATAP.
+func hides(a netip.Addr) bool {
+	return a.Is6() && (middle(a)&0xfdffffff == 0x5efe || slices.ContainsFunc(hiding, func(p netip.Prefix) bool { return p.Contains(a) }))
+}
+
+// middle are the bytes from 8 to 11.
+func middle(a netip.Addr) uint32 { b := a.As16(); return binary.BigEndian.Uint32(b[8:]) }
+
 // usable leaves out what sockets do not send to, or what is the workload's own.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsMulticast() && !a.IsLoopback() && !a.IsUnspecified() && !a.Is4In6() && a != own4 && a != own6 &&
-		!(a.Is6() && unreadable.Contains(a) && !forms[1].matches(a)) && a != netip.MustParseAddr("255.255.255.255")
+		!(a.Is6() && localNAT64.Contains(a) && middle(a) != 0) && a != netip.MustParseAddr("255.255.255.255")
 }
 
 // The kernel's verdict and plane are the matcher's, for random policies and destinations, edges above all.
@@ -164,8 +197,8 @@ func TestAgreesWithMatcher(t *testing.T) {
 	listeners := l.listen(t)
 	r := rand.New(rand.NewPCG(*seed, 0))
 	const perPolicy = 100
-	asked, let := make(map[family]int), make(map[family]int)
-	for asked[ipv4] < *pairs || asked[ipv6] < *pairs {
+	asked, let := make(map[nft.Kind]int), make(map[nft.Kind]int)
+	for asked[nft.IPv4] < *pairs || asked[nft.IPv6] < *pairs {
 		modes := []policy.Mode{policy.Public, policy.Allowlist, policy.Denylist, policy.Allowlist, policy.Denylist, policy.NoNetwork}
 		mode := modes[r.IntN(len(modes))]
 		p := drawPolicy(r, mode, r.IntN(2) == 0)
@@ -178,13 +211,13 @@ func TestAgreesWithMatcher(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := l.spec(t, listeners, Phase{Rules: rules}, Phase{Rules: otherRules})
+		s := l.spec(t, listeners, direct.Phase{Rules: rules}, direct.Phase{Rules: otherRules})
 		if err := l.gate.Install(s, policy.Baseline); err != nil {
 			t.Fatal(err)
 		}
 		j := &judged{rules, s, p.Targets}
 		for range perPolicy {
-			f := families[r.IntN(2)]
+			f := kinds[r.IntN(2)]
 			pool := pools[f]
 			from := pool[r.IntN(len(pool))]
 			if len(p.Targets) > 0 && r.IntN(3) > 0 {
@@ -206,7 +239,7 @@ func TestAgreesWithMatcher(t *testing.T) {
 			} else {
 				to = netip.AddrPortFrom(a, port).String()
 			}
-			f = familyOf(a)
+			f = kindOf(a)
 			want := j.plane(protocol, a, port)
 			got := l.probe(t, protocol, to)
 			asked[f]++
@@ -222,10 +255,10 @@ func TestAgreesWithMatcher(t *testing.T) {
 			t.Fatalf("with -seed %d", *seed)
 		}
 	}
-	for _, f := range families {
+	for _, f := range kinds {
 		if share := float64(let[f]) / float64(asked[f]); share < 0.4 || share > 0.9 {
-			t.Errorf("IPv%d: %.0f %% of the destinations are let through: want both verdicts often", f, 100*share)
+			t.Errorf("%v: %.0f %% of the destinations are let through: want both verdicts often", f, 100*share)
 		}
-		t.Logf("IPv%d: %d pairs, %d let through", f, asked[f], let[f])
+		t.Logf("%v: %d pairs, %d let through", f, asked[f], let[f])
 	}
 }

@@ -2,18 +2,19 @@
 // straight to its destination, what goes to the session's listeners, and what goes nowhere.
 //
 // All is in one table. [Spec] says what the rules shall mean, [Listing] shows them, and a [Gate] puts them into a
-// namespace. The rules of every phase are there from the start; which of them are in force is said in the three base
-// chains, and a switch changes only those, in one transaction.
+// namespace. The rules of every phase are there from the start; which of them are in force is said in a few chains, and
+// a switch changes only those, in one transaction.
 //
 // # How a packet goes
 //
 // A new connection passes "steer" first, where it is redirected to a listener or left as it is. Every packet then
-// passes "output":
+// passes "output", and from there the chains of its family:
 //
-//	common   what does not depend on a phase: the container's own loopback, redirected connections, resets
-//	run      a chain for each phase in force, which refuses a packet or returns
+//	common4  what does not depend on a phase: the container's own loopback, redirected connections, odd headers
+//	judge4   a chain for each phase in force, which refuses a packet or returns
 //	accept
 //
 // So two phases in force at once let through what both allow, and a chain that comes to its end has refused. Packets
-// of open connections are judged like all others: nothing is accepted for being established.
+// of open connections are judged like all others: nothing is accepted for being established. What a phase lets go
+// straight is said by package direct.
 package gate

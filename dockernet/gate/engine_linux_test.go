@@ -37,7 +37,7 @@ func (l *lab) engine(t testing.TB) (port uint16, got chan string) {
 		}()
 		return nil
 	})
-	nft(t, l.workload, fmt.Sprintf(`
+	runNft(t, l.workload, fmt.Sprintf(`
 		table ip engine {
 			chain output {
 				type nat hook output priority -100; policy accept;

@@ -6,10 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/google/nftables"
-
-	"sluice/dockernet/gate/wire"
 	"sluice/dockernet/netns"
+	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
@@ -29,21 +27,18 @@ type Gate struct {
 	current *ref
 	// listeners are where redirects lead, once that is known.
 	listeners Listeners
-	kernel    *wire.Conn // nil until it is needed
+	kernel    *nft.Conn // nil until it is needed
 	// older are chains and sets of generations before staged, to be deleted with the next switch.
-	older objects
+	older nft.Objects
 }
 
 // stage is what is known of a generation that the kernel has.
 type stage struct {
 	generation generation
-	fixed      []chain // those that go with it
+	fixed      []nft.Chain // those that go with it
 	refs       [policy.PhaseCount]ref
-	names      objects
+	objects    nft.Objects
 }
-
-// objects are chains and sets in the kernel.
-type objects struct{ chains, sets []string }
 
 // New returns the gate of a namespace. The namespace stays the caller's and must be open for as long as the gate is
 // used.
@@ -96,11 +91,9 @@ func (g *Gate) Both(phase policy.Phase) error {
 		if g.current == nil {
 			return nil
 		}
-		b := new(batch)
-		if err := b.replace(inForce(*g.current, g.staged.refs[phase])); err != nil {
-			return err
-		}
-		return g.kernel.Send(&b.Batch)
+		b := new(nft.Batch)
+		b.Replace(tableID, inForce(*g.current, g.staged.refs[phase])...)
+		return g.kernel.Send(b)
 	})
 }
 
@@ -134,17 +127,15 @@ func (g *Gate) Retarget(l Listeners) error {
 			return errors.New("the namespace has got or lost ::1: install the gate again")
 		}
 		chains := forListeners(l)
-		b := new(batch)
-		if err := b.replace(chains); err != nil {
-			return err
-		}
-		if err := g.kernel.Send(&b.Batch); err != nil {
+		b := new(nft.Batch)
+		b.Replace(tableID, chains...)
+		if err := g.kernel.Send(b); err != nil {
 			return err
 		}
 		g.listeners = l
 		for i := range g.staged.fixed {
 			for _, c := range chains {
-				if g.staged.fixed[i].name == c.name {
+				if g.staged.fixed[i].Name == c.Name {
 					g.staged.fixed[i] = c
 				}
 			}
@@ -163,24 +154,20 @@ func (g *Gate) Quarantine() error {
 		if err != nil {
 			return err
 		}
-		b := new(batch)
-		b.AddTable(theTable)
-		var base []chain
+		b := new(nft.Batch)
+		b.AddTable(tableID)
+		var base []nft.Chain
 		if g.staged != nil {
 			base = g.staged.fixed
 		} else {
 			// What is there was made by somebody who knew the listeners.
-			base = slices.DeleteFunc(fixed(&Spec{}), func(c chain) bool { return slices.Contains(there.chains, c.name) })
+			base = slices.DeleteFunc(fixed(&Spec{}), func(c nft.Chain) bool { return slices.Contains(there.Chains, c.Name) })
 		}
-		b.counters([]string{refusedCount, proxiedCount, dnsCount})
-		b.add(base)
-		if err := b.replace(base); err != nil {
-			return err
-		}
-		if err := b.replace(quarantined()); err != nil {
-			return err
-		}
-		if err := g.kernel.Send(&b.Batch); err != nil {
+		b.AddCounters(tableID, refusedCount, proxiedCount, dnsCount)
+		b.AddChains(tableID, base...)
+		b.Replace(tableID, base...)
+		b.Replace(tableID, quarantined()...)
+		if err := g.kernel.Send(b); err != nil {
 			return err
 		}
 		g.current = nil
@@ -193,13 +180,12 @@ func (g *Gate) Remove() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.do("remove", func() error {
-		b := new(batch)
-		b.AddTable(theTable) // so that deleting it cannot fail
-		b.DelTable(theTable)
-		if err := g.kernel.Send(&b.Batch); err != nil {
+		b := new(nft.Batch)
+		b.DeleteTable(tableID)
+		if err := g.kernel.Send(b); err != nil {
 			return err
 		}
-		g.staged, g.current, g.older = nil, nil, objects{}
+		g.staged, g.current, g.older = nil, nil, nft.Objects{}
 		return g.ns.Do(removeRoutes)
 	})
 }
@@ -209,7 +195,7 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.kernel != nil {
-		g.kernel.Close()
+		_ = g.kernel.Close()
 		g.kernel = nil
 	}
 }
@@ -218,7 +204,10 @@ func (g *Gate) Close() {
 func (g *Gate) do(what string, f func() error) error {
 	var err error
 	if g.kernel == nil {
-		g.kernel, err = wire.Dial(g.ns)
+		err = g.ns.Do(func() (err error) {
+			g.kernel, err = nft.Dial()
+			return err
+		})
 	}
 	if err == nil {
 		err = f()
@@ -227,7 +216,7 @@ func (g *Gate) do(what string, f func() error) error {
 		return nil
 	}
 	if g.kernel != nil {
-		g.kernel.Close() // there may be answers in it that nobody has read
+		_ = g.kernel.Close() // there may be answers in it that nobody has read
 		g.kernel = nil
 	}
 	return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
@@ -239,53 +228,47 @@ func (g *Gate) stage(s *Spec) error {
 	if err != nil {
 		return err
 	}
-	next := there.newest() + 1
+	next := newest(there) + 1
 	t := build(s, next)
 	base := fixed(s)
-	b := new(batch)
-	b.AddTable(theTable)
-	b.counters(allCounters())
+	b := new(nft.Batch)
+	b.AddTable(tableID)
+	b.AddCounters(tableID, allCounters()...)
 	// Base chains follow when there are rules for them.
-	b.add(slices.DeleteFunc(slices.Clone(base), func(c chain) bool { return c.hook != nil }))
-	b.add(t.chains)
-	b.sets(t.sets)
-	if err := b.rules(t.chains); err != nil {
+	b.AddChains(tableID, slices.DeleteFunc(slices.Clone(base), func(c nft.Chain) bool { return c.Hook != nil })...)
+	b.AddChains(tableID, t.Chains...)
+	b.AddSets(tableID, t.Sets...)
+	b.AddRules(tableID, t.Chains...)
+	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	if err := g.kernel.Send(&b.Batch); err != nil {
-		return err
-	}
-	staged := &stage{generation: next, fixed: base, names: t.names()}
+	staged := &stage{generation: next, fixed: base, objects: t.Objects()}
 	for p := range policy.Phase(policy.PhaseCount) {
 		staged.refs[p] = s.ref(next, p)
 	}
-	if err := verify(g.kernel, t.sets); err != nil {
-		d := new(batch)
-		d.delete(staged.names)
-		return errors.Join(err, g.kernel.Send(&d.Batch))
+	if err := g.kernel.Verify(tableID, t.Sets); err != nil {
+		d := new(nft.Batch)
+		d.Delete(tableID, staged.objects)
+		return errors.Join(err, g.kernel.Send(d))
 	}
 	g.staged, g.listeners = staged, s.Listeners
-	g.older = there.generations()
+	g.older = generations(there)
 	return nil
 }
 
 // enforce puts one phase of the newest generation in force, and deletes what is older.
 func (g *Gate) enforce(r ref) error {
-	b := new(batch)
+	b := new(nft.Batch)
 	if g.current == nil || g.current.generation != r.generation {
-		b.add(g.staged.fixed)
-		if err := b.replace(g.staged.fixed); err != nil {
-			return err
-		}
+		b.AddChains(tableID, g.staged.fixed...)
+		b.Replace(tableID, g.staged.fixed...)
 	}
-	if err := b.replace(inForce(r)); err != nil {
+	b.Replace(tableID, inForce(r)...)
+	b.Delete(tableID, g.older)
+	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	b.delete(g.older)
-	if err := g.kernel.Send(&b.Batch); err != nil {
-		return err
-	}
-	g.current, g.older = &r, objects{}
+	g.current, g.older = &r, nft.Objects{}
 	return nil
 }
 
@@ -294,7 +277,7 @@ func (g *Gate) Counters() (c Counters, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	err = g.do("read counters of", func() error {
-		got, err := readCounters(g.kernel)
+		got, err := g.kernel.Counters(tableID)
 		if err != nil {
 			return err
 		}
@@ -306,5 +289,3 @@ func (g *Gate) Counters() (c Counters, err error) {
 	})
 	return c, err
 }
-
-var theTable = &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/direct"
 	"sluice/policy"
 )
 
@@ -46,7 +47,7 @@ func (l *lab) dial(t testing.TB, network string, from, to netip.Addr) (c net.Con
 }
 
 func TestInbound(t *testing.T) {
-	modes := map[string]Phase{
+	modes := map[string]direct.Phase{
 		"public":         phaseOf(t, "public"),
 		"no_network":     phaseOf(t, "no-network"),
 		"allowlist":      phaseOf(t, "allowlist", "192.0.2.5", "ok.test"),

@@ -20,9 +20,10 @@ import (
 	icmp6 "golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"sluice/dockernet/gate/wire"
+	"sluice/dockernet/direct"
 	"sluice/dockernet/netns"
 	"sluice/dockernet/netns/netnstest"
+	"sluice/dockernet/nft"
 )
 
 // lab is a workload's namespace and one that has every other address: what is sent to any address and port there is
@@ -30,7 +31,7 @@ import (
 type lab struct {
 	workload, outside *netnstest.Namespace
 	gate              *Gate
-	memory            *wire.Conn // of what has come to the outside
+	memory            *nftables.Conn // of what has come to the outside
 	sockets           *netns.Sockets
 }
 
@@ -79,7 +80,7 @@ func newLab(t testing.TB, closed bool) *lab {
 		}
 	}
 	l.anyAddress(t)
-	nft(t, l.outside, outsideRules, "-f", "-")
+	runNft(t, l.outside, outsideRules, "-f", "-")
 	l.outside.Run(t, func() error {
 		tcp, err := net.Listen("tcp", fmt.Sprintf(":%d", tcpService))
 		if err != nil {
@@ -93,11 +94,11 @@ func newLab(t testing.TB, closed bool) *lab {
 		serveUDP(t, udp, "direct")
 		return nil
 	})
-	var err error
-	if l.memory, err = wire.Dial(l.outside.Namespace); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.memory.Close)
+	l.outside.Run(t, func() (err error) {
+		l.memory, err = nftables.New(nftables.AsLasting())
+		return err
+	})
+	t.Cleanup(func() { _ = l.memory.CloseLasting() })
 	l.gate = newGate(t, l.workload)
 	return l
 }
@@ -223,7 +224,7 @@ func serveUDP(t testing.TB, l net.PacketConn, name string) {
 }
 
 // example is the Spec for this lab: as the package's example, with the listeners that are there.
-func (l *lab) spec(t testing.TB, listeners Listeners, phases ...Phase) *Spec {
+func (l *lab) spec(t testing.TB, listeners Listeners, phases ...direct.Phase) *Spec {
 	t.Helper()
 	s := example(true, threeOf(t, phases[0], phases[1:]...))
 	s.Listeners = listeners
@@ -320,7 +321,7 @@ func ping(to netip.Addr) string {
 // seen reports whether anything of the protocol to the address and port has come to the outside.
 func (l *lab) seen(t testing.TB, protocol string, to netip.Addr, port uint16) bool {
 	t.Helper()
-	elements, err := l.reader(t).GetSetElements(seenSet(familyOf(to)))
+	elements, err := l.memory.GetSetElements(seenSet(kindOf(to)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,28 +336,18 @@ func (l *lab) seen(t testing.TB, protocol string, to netip.Addr, port uint16) bo
 	return slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return bytes.HasPrefix(e.Key, key) })
 }
 
-func (l *lab) reader(t testing.TB) *nftables.Conn {
-	t.Helper()
-	c, err := l.memory.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // forget empties what seen knows.
 func (l *lab) forget(t testing.TB) {
 	t.Helper()
-	c := l.reader(t)
-	c.FlushSet(seenSet(ipv4))
-	c.FlushSet(seenSet(ipv6))
-	if err := c.Flush(); err != nil {
+	l.memory.FlushSet(seenSet(nft.IPv4))
+	l.memory.FlushSet(seenSet(nft.IPv6))
+	if err := l.memory.Flush(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func seenSet(f family) *nftables.Set {
-	return &nftables.Set{Table: &nftables.Table{Name: "outside", Family: nftables.TableFamilyINet}, Name: fmt.Sprintf("seen%d", f)}
+func seenSet(f nft.Kind) *nftables.Set {
+	return &nftables.Set{Table: &nftables.Table{Name: "outside", Family: nftables.TableFamilyINet}, Name: "seen" + version(f)}
 }
 
 // wait waits until something is true, or fails after a time that is long enough.

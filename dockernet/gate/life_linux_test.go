@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"sluice/dockernet/gate/wire"
 	"sluice/dockernet/netns/netnstest"
+	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
@@ -112,26 +112,26 @@ func TestInstallAgain(t *testing.T) {
 	if err := newGate(t, fresh).Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := len(l.objects(t).chains), len((&lab{workload: fresh}).objects(t).chains); got != want {
+	if got, want := len(l.objects(t).Chains), len((&lab{workload: fresh}).objects(t).Chains); got != want {
 		t.Errorf("%d chains after installing again, %d after installing once", got, want)
 	}
-	if got, want := len(l.objects(t).sets), len((&lab{workload: fresh}).objects(t).sets); got != want {
+	if got, want := len(l.objects(t).Sets), len((&lab{workload: fresh}).objects(t).Sets); got != want {
 		t.Errorf("%d sets after installing again, %d after installing once", got, want)
 	}
 }
 
-func (l *lab) objects(t testing.TB) objects {
+func (l *lab) objects(t testing.TB) (o nft.Objects) {
 	t.Helper()
-	c, err := wire.Dial(l.workload.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	n, err := existing(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	l.workload.Run(t, func() error {
+		c, err := nft.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		o, err = existing(c)
+		return err
+	})
+	return o
 }
 
 // What cannot be installed changes nothing.
@@ -153,8 +153,8 @@ func TestInstallFails(t *testing.T) {
 	if got := l.probe(t, "udp", "192.0.2.10:80"); got != "direct" {
 		t.Errorf("got %s", got)
 	}
-	if after := l.objects(t); !slices.Equal(before.chains, after.chains) {
-		t.Errorf("chains were %v and are %v", before.chains, after.chains)
+	if after := l.objects(t); !slices.Equal(before.Chains, after.Chains) {
+		t.Errorf("chains were %v and are %v", before.Chains, after.Chains)
 	}
 	for name, f := range map[string]func(*Gate) error{
 		"both":     func(g *Gate) error { return g.Both(policy.Run) },
@@ -192,7 +192,7 @@ func TestRemove(t *testing.T) {
 	if err := l.gate.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if n := l.objects(t); len(n.chains)+len(n.sets) > 0 {
+	if n := l.objects(t); len(n.Chains)+len(n.Sets) > 0 {
 		t.Errorf("left behind: %v", n)
 	}
 	if got := routes(); got != 0 {

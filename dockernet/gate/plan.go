@@ -5,24 +5,30 @@ import (
 	"slices"
 	"strings"
 
+	"sluice/dockernet/direct"
+	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
+// tableID is that of the gate's table.
+var tableID = nft.ID{Family: "inet", Name: "sluice"}
+
 // The chains of the table that are there whatever the phase.
 const (
-	// Base chains. Which phases are in force is said in the first three.
+	// Base chains.
 	outputChain  = "output"
 	steerChain   = "steer"
 	inputChain   = "input"
 	forwardChain = "forward"
 	leaveChain   = "leave"
 
-	shapeChain      = "shape"
 	resetsChain     = "resets"
 	refuseChain     = "refuse"
+	denyChain       = "deny"
 	quietChain      = "quiet"
 	rejectChain     = "reject_all"
 	proxyChain      = "to_proxy"
+	dnsChain        = "dns_to_proxy"
 	swallowChain    = "swallow"
 	loopbackChain   = "loopback"
 	redirectedChain = "redirected"
@@ -44,20 +50,34 @@ func (g generation) name(parts ...string) string {
 	return strings.Join(parts, "_") + fmt.Sprintf("_%d", g)
 }
 
+// common and judge are where packets of a family go: through what does not depend on a phase, and then to the phases
+// in force.
+func (g generation) common(f nft.Kind) string { return g.name("common" + version(f)) }
+func (g generation) judge(f nft.Kind) string  { return g.name("judge" + version(f)) }
+
+func version(f nft.Kind) string { return map[nft.Kind]string{nft.IPv4: "4", nft.IPv6: "6"}[f] }
+
 // ref is a phase of a generation.
 type ref struct {
 	generation generation
 	phase      policy.Phase
+	families   []nft.Kind
 	restricted bool // refuses connections into the container, so that it has an input chain
+	proxied    bool // sends TCP to the proxy, so that it has a chain for that
 }
 
 func (s *Spec) ref(g generation, p policy.Phase) ref {
-	return ref{g, p, s.Phases[p].Inbound != policy.InboundAll}
+	return ref{g, p, s.families(), s.restricted(p), s.Proxies(p)}
 }
 
-func (r ref) chain() string { return r.generation.name(r.phase.String()) }
-func (r ref) steer() string { return r.generation.name(r.phase.String(), "steer") }
-func (r ref) input() string { return r.generation.name(r.phase.String(), "input") }
+func (r ref) chain(f nft.Kind) string { return r.generation.name(r.phase.String(), version(f)) }
+func (r ref) input() string           { return r.generation.name(r.phase.String(), "input") }
+func (r ref) steer() string {
+	if !r.proxied {
+		return dnsChain
+	}
+	return r.generation.name(r.phase.String(), "steer")
+}
 
 // Listing shows the rules that are in force while one phase is, as nft reads them. Rules that nft has no words for are
 // comments.
@@ -65,98 +85,88 @@ func Listing(s *Spec, phase policy.Phase) (string, error) {
 	if err := s.check(); err != nil {
 		return "", err
 	}
-	const g = 1
-	t := build(s, g)
-	t.counters = allCounters()
-	t.chains = append(t.chains, fixed(s)...)
-	for _, c := range inForce(s.ref(g, phase)) {
-		i := slices.IndexFunc(t.chains, func(old chain) bool { return old.name == c.name })
-		t.chains[i].rules = c.rules
-	}
-	return t.reachable().String(), nil
+	return whole(s, phase).String(), nil
 }
 
-// reachable returns what packets can meet: chains from the base chains on, each before those that lead to it, with the
-// sets and counters that their rules have.
-func (t *table) reachable() *table {
-	r := new(table)
-	seen := make(map[string]bool)
-	var visit func(name string)
-	visit = func(name string) {
-		i := slices.IndexFunc(t.chains, func(c chain) bool { return c.name == name })
-		if seen[name] || i < 0 {
-			return
-		}
-		seen[name] = true
-		for _, rule := range t.chains[i].rules {
-			for _, p := range rule {
-				switch p := p.(type) {
-				case verdict:
-					visit(p.chain)
-				case count:
-					seen[p.counter] = true
-				case in:
-					seen[p.set] = true
-				case hidden:
-					seen[p.set] = true
-				}
-			}
-		}
-		r.chains = append(r.chains, t.chains[i])
+// whole is the table with one phase in force.
+func whole(s *Spec, phase policy.Phase) *nft.Table {
+	t := build(s, 1)
+	t.Counters = allCounters()
+	t.Chains = append(t.Chains, fixed(s)...)
+	for _, c := range inForce(s.ref(1, phase)) {
+		t.Put(c)
 	}
-	for i := range t.chains {
-		if t.chains[i].hook != nil {
-			visit(t.chains[i].name)
-		}
-	}
-	for _, c := range t.counters {
-		if seen[c] {
-			r.counters = append(r.counters, c)
-		}
-	}
-	for _, s := range t.sets {
-		if seen[s.name] {
-			r.sets = append(r.sets, s)
-		}
-	}
-	return r
+	return t.Reachable()
 }
 
 // builder makes what a generation needs.
 type builder struct {
 	*Spec
 	generation generation
-	table      table
-	// What all phases look for, by family.
-	locals, hosts map[family][]finder
+	plan       *direct.Plan
+	floor      *direct.Floor
+	chains     []nft.Chain
 }
 
 // build makes the sets and chains of all phases. Nothing leads to them yet.
-func build(s *Spec, g generation) *table {
-	b := &builder{Spec: s, generation: g, locals: make(map[family][]finder), hosts: make(map[family][]finder)}
-	for _, f := range b.families() {
-		// An allowlist asks for local addresses once, the other modes twice.
-		b.locals[f] = b.find(f, "local", s.local(f), 2*policy.PhaseCount)
-		b.hosts[f] = b.find(f, "host", addresses(s.Host, f), 1)
+func build(s *Spec, g generation) *nft.Table {
+	b := &builder{Spec: s, generation: g, plan: direct.NewPlan(&s.Spec, s.families(), true, g.name)}
+	var phases []policy.Phase
+	for n := range s.Phases {
+		phases = append(phases, policy.Phase(n))
 	}
-	b.common()
-	b.floorChains()
-	for i := range s.Phases {
-		b.phase(policy.Phase(i))
+	b.floor = b.plan.NewFloor("floor", phases, func(nft.Kind) nft.Verdict { return refuse })
+	b.chains = b.floor.Chains
+	for _, f := range s.families() {
+		b.chain(f, g.judge(f))
+		b.common(f)
 	}
-	return &b.table
+	b.steer()
+	for _, n := range phases {
+		b.phase(n)
+	}
+	return &nft.Table{ID: tableID, Sets: b.plan.Sets, Chains: b.chains}
 }
 
 func (b *builder) name(parts ...string) string { return b.generation.name(parts...) }
 
-func (b *builder) chain(name string, rules ...rule) {
-	b.table.chains = append(b.table.chains, chain{name: name, rules: rules})
+func (b *builder) chain(kind nft.Kind, name string, rules ...nft.Rule) {
+	b.chains = append(b.chains, nft.Chain{Name: name, Kind: kind, Rules: rules})
 }
 
-// families that there are listeners for. All of another one is refused.
-func (b *builder) families() []family {
-	if b.serves(ipv6) {
-		return families
+// inForce are the chains that say which phases are in force: all of them must let a packet through. The rules that do
+// not depend on a phase are those of the first one's generation.
+func inForce(phases ...ref) []nft.Chain {
+	first := phases[0]
+	output := nft.Chain{Name: outputChain, Hook: outputHook}
+	steer := nft.Chain{Name: steerChain, Hook: steerHook, Rules: []nft.Rule{{nft.Jump(first.generation.name("common", "steer"))}}}
+	input := nft.Chain{Name: inputChain, Hook: inputHook, Rules: arriving()}
+	if slices.ContainsFunc(phases, func(r ref) bool { return r.restricted }) {
+		input.Rules = append(input.Rules, nft.Rule{nft.Is(nft.InIndex, loopback), nft.Accept})
 	}
-	return families[:1]
+	var chains []nft.Chain
+	for _, f := range first.families {
+		output.Rules = append(output.Rules, nft.Rule{nft.Is(nft.Family, word(f)), nft.Goto(first.generation.common(f))})
+		judge := nft.Chain{Name: first.generation.judge(f), Kind: f}
+		for _, r := range phases {
+			if slices.Contains(r.families, f) {
+				judge.Rules = append(judge.Rules, nft.Rule{nft.Jump(r.chain(f))})
+			} else {
+				judge.Rules = append(judge.Rules, nft.Rule{refuse})
+			}
+		}
+		judge.Rules = append(judge.Rules, nft.Rule{nft.Accept})
+		chains = append(chains, judge)
+	}
+	// Of another family there is nothing but what refuses it, which goes by the loopback.
+	output.Rules = append(output.Rules, nft.Rule{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)}, nft.Rule{refuse})
+	for _, r := range phases {
+		steer.Rules = append(steer.Rules, nft.Rule{nft.Jump(r.steer())})
+		if r.restricted {
+			input.Rules = append(input.Rules, nft.Rule{nft.Jump(r.input())})
+		}
+	}
+	return append(chains, output, steer, input)
 }
+
+func word(f nft.Kind) nft.Word { return map[nft.Kind]nft.Word{nft.IPv4: "ipv4", nft.IPv6: "ipv6"}[f] }

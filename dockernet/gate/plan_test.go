@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"sluice/dockernet/direct"
+	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
@@ -19,8 +21,8 @@ var update = flag.Bool("update", false, "write testdata/*.nft anew")
 // plane is a row of the table "Which plane", as it becomes rules.
 type plane struct {
 	name     string
-	phase    Phase
-	beside   []Phase // the other phases
+	phase    direct.Phase
+	beside   []direct.Phase // the other phases
 	internal bool
 }
 
@@ -35,11 +37,11 @@ func planes(t testing.TB, withIPv6 bool) []plane {
 	host.Inbound = policy.InboundHost
 	return []plane{
 		{name: "public", phase: phaseOf(t, "public")},
-		{name: "public_beside_names", phase: phaseOf(t, "public"), beside: []Phase{phaseOf(t, "allowlist", "ok.test")}},
+		{name: "public_beside_names", phase: phaseOf(t, "public"), beside: []direct.Phase{phaseOf(t, "allowlist", "ok.test")}},
 		{name: "public_internal", phase: phaseOf(t, "public"), internal: true},
 		{name: "no_network", phase: phaseOf(t, "no-network")},
 		{name: "allowlist", phase: phaseOf(t, "allowlist", allowed...)},
-		{name: "allowlist_beside_denied_names", phase: phaseOf(t, "allowlist", allowed...), beside: []Phase{phaseOf(t, "denylist", "evil.test")}},
+		{name: "allowlist_beside_denied_names", phase: phaseOf(t, "allowlist", allowed...), beside: []direct.Phase{phaseOf(t, "denylist", "evil.test")}},
 		{name: "allowlist_internal", phase: phaseOf(t, "allowlist", allowed...), internal: true},
 		{name: "denylist", phase: phaseOf(t, "denylist", denied...)},
 		{name: "denylist_names", phase: phaseOf(t, "denylist", append(denied, "evil.test")...)},
@@ -154,7 +156,7 @@ func TestCheck(t *testing.T) {
 		{"half_of_ipv6", func(s *Spec) { s.Listeners.UDP6 = 0 }, "a listener is missing"},
 		{"no_udp", func(s *Spec) { s.Listeners.UDP4 = 0 }, "a listener is missing"},
 		{"network", func(s *Spec) { s.Networks = append(s.Networks, netip.Prefix{}) }, "no network of one family"},
-		{"mapped_network", func(s *Spec) { s.Direct = prefixes("::ffff:192.0.2.0/120") }, "no network of one family"},
+		{"mapped_network", func(s *Spec) { s.Spec.Direct = prefixes("::ffff:192.0.2.0/120") }, "no network of one family"},
 		{"zone", func(s *Spec) { s.Host = addrs("fe80::1%eth0") }, "without a zone"},
 		{"named_zone", func(s *Spec) { s.Phases[2].Named = []netip.AddrPort{netip.MustParseAddrPort("[fe80::1%eth0]:1")} }, "phase evaluation names"},
 		{"open_without_port", func(s *Spec) { s.Open = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:0")} }, "and a port"},
@@ -188,11 +190,14 @@ func TestFilterAndSteeringStayApart(t *testing.T) {
 		for _, mode := range []string{"allowlist", "denylist"} {
 			s := example(true, threeOf(t, phaseOf(t, mode, append(hosts, "some.test")...)))
 			all := build(s, 1)
-			all.chains = append(all.chains, fixed(s)...)
+			all.Chains = append(all.Chains, fixed(s)...)
 			r := s.ref(1, policy.Baseline)
-			for from, never := range map[string]string{r.chain(): proxyChain, r.steer(): rejectChain} {
-				if all.leads(from, never) {
+			for from, never := range map[string]string{r.chain(nft.IPv4): proxyChain, r.chain(nft.IPv6): proxyChain, r.steer(): rejectChain} {
+				if leads(all, from, never) {
 					t.Errorf("%s with %v: %s leads to %s", mode, hosts, from, never)
+				}
+				if !leads(all, from, map[string]string{proxyChain: rejectChain, rejectChain: proxyChain}[never]) {
+					t.Errorf("%s with %v: %s leads nowhere", mode, hosts, from)
 				}
 			}
 		}
@@ -200,13 +205,13 @@ func TestFilterAndSteeringStayApart(t *testing.T) {
 }
 
 // leads reports whether there is a way from one chain to another. There are no circles.
-func (t *table) leads(from, to string) bool {
-	for _, c := range t.chains {
-		if c.name != from {
+func leads(t *nft.Table, from, to string) bool {
+	for _, c := range t.Chains {
+		if c.Name != from {
 			continue
 		}
-		for _, r := range c.rules {
-			if v, ok := r[len(r)-1].(verdict); ok && v.chain != "" && (v.chain == to || t.leads(v.chain, to)) {
+		for _, r := range c.Rules {
+			if v, ok := r[len(r)-1].(nft.Verdict); ok && v.Chain() != "" && (v.Chain() == to || leads(t, v.Chain(), to)) {
 				return true
 			}
 		}

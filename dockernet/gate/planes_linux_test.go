@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"testing"
 
+	"sluice/dockernet/direct"
 	"sluice/policy"
 )
 
@@ -123,18 +124,18 @@ func TestPlanes(t *testing.T) {
 	public, names := phaseOf(t, "public"), phaseOf(t, "allowlist", "ok.test")
 	for _, tt := range []struct {
 		name     string
-		phases   []Phase
+		phases   []direct.Phase
 		internal bool
 	}{
-		{"public", []Phase{public}, false},
-		{"public_beside_names", []Phase{public, names}, false},
-		{"public_internal", []Phase{public}, true},
-		{"no_network", []Phase{phaseOf(t, "no-network"), names}, false},
-		{"allowlist", []Phase{phaseOf(t, "allowlist", allowed...), public}, false},
-		{"allowlist_beside_denied_names", []Phase{phaseOf(t, "allowlist", allowed...), phaseOf(t, "denylist", "evil.test")}, false},
-		{"allowlist_internal", []Phase{phaseOf(t, "allowlist", allowed...)}, true},
-		{"denylist", []Phase{phaseOf(t, "denylist", denied...)}, false},
-		{"denylist_names", []Phase{phaseOf(t, "denylist", append(denied, "evil.test")...)}, false},
+		{"public", []direct.Phase{public}, false},
+		{"public_beside_names", []direct.Phase{public, names}, false},
+		{"public_internal", []direct.Phase{public}, true},
+		{"no_network", []direct.Phase{phaseOf(t, "no-network"), names}, false},
+		{"allowlist", []direct.Phase{phaseOf(t, "allowlist", allowed...), public}, false},
+		{"allowlist_beside_denied_names", []direct.Phase{phaseOf(t, "allowlist", allowed...), phaseOf(t, "denylist", "evil.test")}, false},
+		{"allowlist_internal", []direct.Phase{phaseOf(t, "allowlist", allowed...)}, true},
+		{"denylist", []direct.Phase{phaseOf(t, "denylist", denied...)}, false},
+		{"denylist_names", []direct.Phase{phaseOf(t, "denylist", append(denied, "evil.test")...)}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, tt.internal)
@@ -190,10 +191,10 @@ func TestPlanesOfAFamilyWithoutLocalAddresses(t *testing.T) {
 		name     string
 		internal bool
 		want     string // of UDP
-		beside   []Phase
+		beside   []direct.Phase
 	}{
 		{"internal", true, "refused", nil},
-		{"beside_denied_names", false, "direct", []Phase{phaseOf(t, "denylist", "evil.test")}},
+		{"beside_denied_names", false, "direct", []direct.Phase{phaseOf(t, "denylist", "evil.test")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, false)
@@ -202,7 +203,7 @@ func TestPlanesOfAFamilyWithoutLocalAddresses(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := l.open(t, "tcp", to, "direct")
-			s := ipv4Only(l.spec(t, listeners, append([]Phase{allow}, tt.beside...)...))
+			s := ipv4Only(l.spec(t, listeners, append([]direct.Phase{allow}, tt.beside...)...))
 			s.Internal = tt.internal
 			if err := l.gate.Install(s, policy.Baseline); err != nil {
 				t.Fatal(err)

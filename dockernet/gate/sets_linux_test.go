@@ -5,15 +5,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/nftables"
-
+	"sluice/dockernet/direct"
 	"sluice/dockernet/netns/netnstest"
+	"sluice/dockernet/nft"
 	"sluice/matcher"
 	"sluice/policy"
 )
 
 // many makes n targets of every kind, for an allowlist that differs between phases.
-func many(t testing.TB, n, phase int) Phase {
+func many(t testing.TB, n, phase int) direct.Phase {
 	t.Helper()
 	p := policy.Policy{Mode: policy.Allowlist}
 	add := func(prefix netip.Prefix, port uint16) {
@@ -39,11 +39,11 @@ func many(t testing.TB, n, phase int) Phase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Phase{Rules: rules}
+	return direct.Phase{Rules: rules}
 }
 
-func manyPhases(t testing.TB, n int) [policy.PhaseCount]Phase {
-	return [...]Phase{many(t, n, 0), many(t, n, 1), many(t, n, 2)}
+func manyPhases(t testing.TB, n int) [policy.PhaseCount]direct.Phase {
+	return [...]direct.Phase{many(t, n, 0), many(t, n, 1), many(t, n, 2)}
 }
 
 // Ten thousand targets a phase are all in the kernel.
@@ -69,40 +69,34 @@ func TestManyTargets(t *testing.T) {
 func TestVerify(t *testing.T) {
 	ns := netnstest.New(t)
 	g := newGate(t, ns)
-	s := example(true, manyPhases(t, 100))
+	s := example(true, manyPhases(t, 1000))
 	if err := g.Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
-	sets := build(s, g.staged.generation).sets
-	if err := verify(g.kernel, sets); err != nil {
+	sets := build(s, g.staged.generation).Sets
+	if err := g.kernel.Verify(tableID, sets); err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(sets, func(s set) bool { return s.family == ipv4 && !s.withPort && !s.interval })
-	nft, err := g.kernel.Read()
-	if err != nil {
+	i := slices.IndexFunc(sets, func(s nft.Set) bool { return s.Type == nft.Address4Port && len(s.Elements) > 100 })
+	lost, b := sets[i], new(nft.Batch)
+	lost.Elements = lost.Elements[:1]
+	b.DeleteElements(tableID, lost)
+	if err := g.kernel.Send(b); err != nil {
 		t.Fatal(err)
 	}
-	lost := []nftables.SetElement{{Key: sets[i].elements[0].first.AsSlice()}}
-	if err := nft.SetDeleteElements(&nftables.Set{Table: theTable, Name: sets[i].name}, lost); err != nil {
-		t.Fatal(err)
-	}
-	if err := nft.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := verify(g.kernel, sets); err == nil {
-		t.Errorf("set %s lacks an element, and nobody has noticed", sets[i].name)
+	if err := g.kernel.Verify(tableID, sets); err == nil {
+		t.Errorf("set %s lacks an element, and nobody has noticed", sets[i].Name)
 	}
 }
 
 // A switch sends the same number of changes, whatever the number of targets.
 func TestSwitchDoesNotGrow(t *testing.T) {
-	size := func(n int) int {
+	size := func(n int) (rules int) {
 		s := example(true, manyPhases(t, n))
-		b := new(batch)
-		if err := b.replace(inForce(s.ref(1, policy.Baseline), s.ref(1, policy.Run))); err != nil {
-			t.Fatal(err)
+		for _, c := range inForce(s.ref(1, policy.Baseline), s.ref(1, policy.Run)) {
+			rules += len(c.Rules)
 		}
-		return b.Len()
+		return rules
 	}
 	if small, large := size(10), size(10_000); small != large {
 		t.Errorf("%d changes for 10 targets, %d for 10,000", small, large)

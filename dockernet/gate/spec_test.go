@@ -5,12 +5,13 @@ import (
 	"slices"
 	"testing"
 
+	"sluice/dockernet/direct"
 	"sluice/matcher"
 	"sluice/policy"
 )
 
 // phaseOf compiles a policy from its text: a mode and its targets, in short form.
-func phaseOf(t testing.TB, mode string, hosts ...string) Phase {
+func phaseOf(t testing.TB, mode string, hosts ...string) direct.Phase {
 	t.Helper()
 	p := policy.Policy{}
 	switch mode {
@@ -35,30 +36,32 @@ func phaseOf(t testing.TB, mode string, hosts ...string) Phase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Phase{Rules: rules}
+	return direct.Phase{Rules: rules}
 }
 
 // threeOf has the phase in force first and the others closed.
-func threeOf(t testing.TB, p Phase, others ...Phase) (phases [policy.PhaseCount]Phase) {
-	phases = [policy.PhaseCount]Phase{p, phaseOf(t, "no-network"), phaseOf(t, "no-network")}
+func threeOf(t testing.TB, p direct.Phase, others ...direct.Phase) (phases [policy.PhaseCount]direct.Phase) {
+	phases = [policy.PhaseCount]direct.Phase{p, phaseOf(t, "no-network"), phaseOf(t, "no-network")}
 	copy(phases[1:], others)
 	return phases
 }
 
 // example is a container on one network, with an IPv6 loopback or without one.
-func example(withIPv6 bool, phases [policy.PhaseCount]Phase) *Spec {
+func example(withIPv6 bool, phases [policy.PhaseCount]direct.Phase) *Spec {
 	s := &Spec{
-		Phases:    phases,
-		Networks:  prefixes("198.51.100.0/24"),
-		Direct:    prefixes("203.0.113.1/32"),
-		Host:      addrs("198.51.100.1", "203.0.113.1"),
+		Spec: direct.Spec{
+			Phases:   phases,
+			Networks: prefixes("198.51.100.0/24"),
+			Direct:   prefixes("203.0.113.1/32"),
+			Host:     addrs("198.51.100.1", "203.0.113.1"),
+		},
 		Listeners: Listeners{TCP4: 40001, UDP4: 40002},
 		Explicit:  []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:3128")},
 		LogGroup:  7,
 	}
 	if withIPv6 {
 		s.Networks = append(s.Networks, prefixes("2001:db8:1::/64")...)
-		s.Direct = append(s.Direct, prefixes("2001:db8:ffff::1/128")...)
+		s.Spec.Direct = append(s.Spec.Direct, prefixes("2001:db8:ffff::1/128")...)
 		s.Host = append(s.Host, addrs("2001:db8:1::1", "2001:db8:ffff::1")...)
 		s.Listeners.TCP6, s.Listeners.UDP6 = 40003, 40004
 		s.Explicit = append(s.Explicit, netip.MustParseAddrPort("[::1]:3128"))
@@ -69,7 +72,7 @@ func example(withIPv6 bool, phases [policy.PhaseCount]Phase) *Spec {
 // ipv4Only takes the networks and host addresses of IPv6 away.
 func ipv4Only(s *Spec) *Spec {
 	s.Networks = slices.DeleteFunc(s.Networks, func(p netip.Prefix) bool { return p.Addr().Is6() })
-	s.Direct = slices.DeleteFunc(s.Direct, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	s.Spec.Direct = slices.DeleteFunc(s.Spec.Direct, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	s.Host = slices.DeleteFunc(s.Host, netip.Addr.Is6)
 	return s
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/direct"
 	"sluice/policy"
 )
 
@@ -20,7 +21,7 @@ var loads = [2][4]netip.Addr{
 }
 
 // phaseOfLoad is the first or the second phase, with some more targets.
-func phaseOfLoad(t testing.TB, which int, more int) Phase {
+func phaseOfLoad(t testing.TB, which int, more int) direct.Phase {
 	t.Helper()
 	var hosts []string
 	for _, family := range loads {
@@ -227,14 +228,14 @@ func TestSwitchEndsFlows(t *testing.T) {
 func TestPlanesOfOpenFlows(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		phases []Phase
+		phases []direct.Phase
 		by     string
 		then   string
 	}{
-		{"public", []Phase{phaseOf(t, "allowlist", "192.0.2.10", "ok.test"), phaseOf(t, "public")}, "direct", "direct"},
-		{"denylist", []Phase{phaseOf(t, "allowlist", "192.0.2.10", "ok.test"), phaseOf(t, "denylist", "192.0.2.11")}, "direct", "direct"},
+		{"public", []direct.Phase{phaseOf(t, "allowlist", "192.0.2.10", "ok.test"), phaseOf(t, "public")}, "direct", "direct"},
+		{"denylist", []direct.Phase{phaseOf(t, "allowlist", "192.0.2.10", "ok.test"), phaseOf(t, "denylist", "192.0.2.11")}, "direct", "direct"},
 		// The same phases with a denied name: TCP is on the proxy's plane from the start.
-		{"denied_name", []Phase{phaseOf(t, "allowlist", "192.0.2.10"), phaseOf(t, "denylist", "evil.test")}, "proxy", "proxy"},
+		{"denied_name", []direct.Phase{phaseOf(t, "allowlist", "192.0.2.10"), phaseOf(t, "denylist", "evil.test")}, "proxy", "proxy"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t, false)
