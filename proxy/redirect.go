@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -189,6 +190,15 @@ func (s *Session) direct(r *rules, f subject) matcher.Decision {
 		return refusedOwn
 	}
 	d := r.target(endpoint{host: f.target.host, addr: f.address, port: port})
+	if shown := addressIn(f.shown); shown.IsValid() {
+		if r.policy.Mode == policy.Allowlist {
+			return d // what allows the address that is shown allows no other one
+		}
+		if asked := r.set.Addr(shown, port); asked.Verdict == matcher.Refuse && asked.Reason == matcher.AddressRule {
+			return asked
+		}
+		f.shown = "" // it shows no name
+	}
 	names := s.learned.of(f.address)
 	switch r.policy.Mode {
 	case policy.Allowlist:
@@ -231,6 +241,15 @@ func (s *Session) direct(r *rules, f subject) matcher.Decision {
 		}
 	}
 	return d
+}
+
+// addressIn returns the address that is shown in the place of a name, or the invalid one.
+func addressIn(shown string) netip.Addr {
+	if shown == "" || (shown[0] < '0' || shown[0] > '9') && strings.IndexByte(shown, ':') < 0 { // as for most
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddr(shown)
+	return a.Unmap()
 }
 
 func webPort(port uint16) bool { return port == 80 || port == 443 }

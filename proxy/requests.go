@@ -79,8 +79,6 @@ func (c *conn) judgeStream(authority string) matcher.Reason {
 	s.shown = e.host
 	var d matcher.Decision
 	switch {
-	case c.direct && e.addr.IsValid(): // it names no name that could allow it
-		d = c.rules.target(e)
 	case c.direct:
 		d = c.session.direct(c.rules, s)
 	default:

@@ -23,7 +23,12 @@ type Surroundings struct {
 	Never []netip.Prefix
 	// Hosts are names that are answered without a server: siblings, aliases, extra hosts.
 	Hosts map[string][]netip.Addr
+	// NoRoute are the families that the proxy has no route for, nil where it has both.
+	NoRoute *Families
 }
+
+// Families are those of IP.
+type Families struct{ IPv4, IPv6 bool }
 
 // with returns what s is after a change; nil fields of it keep what s has.
 func (s *Surroundings) with(change *Surroundings) *Surroundings {
@@ -39,6 +44,9 @@ func (s *Surroundings) with(change *Surroundings) *Surroundings {
 	}
 	if change.Hosts != nil {
 		next.Hosts = change.Hosts
+	}
+	if change.NoRoute != nil {
+		next.NoRoute = change.NoRoute
 	}
 	return &next
 }
@@ -116,7 +124,11 @@ func (s *Session) makeFilter() *dns.Server {
 	filter := dns.New(dns.Options{
 		Rules: func() dns.Rules {
 			r := s.rules()
-			return dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
+			now := dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
+			if lacks := s.around.Load().NoRoute; lacks != nil {
+				now.NoIPv4, now.NoIPv6 = lacks.IPv4, lacks.IPv6
+			}
+			return now
 		},
 		Fresh: s.freshen, Upstreams: s.upstreamsOf(s.around.Load()), Hosts: s.localName, Observe: s.observe, Learn: s.learn,
 		Logger: s.server.log,
@@ -182,6 +194,12 @@ func (s *Surroundings) describe(status *control.SessionStatus) {
 	for _, n := range s.Never {
 		status.Never = append(status.Never, n.String())
 	}
+	if s.NoRoute != nil && s.NoRoute.IPv4 {
+		status.NoRoute = append(status.NoRoute, familyIPv4)
+	}
+	if s.NoRoute != nil && s.NoRoute.IPv6 {
+		status.NoRoute = append(status.NoRoute, familyIPv6)
+	}
 	for name, addresses := range s.Hosts {
 		if status.Hosts == nil {
 			status.Hosts = make(map[string][]string, len(s.Hosts))
@@ -194,7 +212,7 @@ func (s *Surroundings) describe(status *control.SessionStatus) {
 
 // surroundings reads those of a spec. Fields that are absent there are nil.
 func surroundings(spec *control.SessionSpec) (*Surroundings, error) {
-	if spec.Upstreams == nil && spec.Never == nil && spec.Hosts == nil {
+	if spec.Upstreams == nil && spec.Never == nil && spec.Hosts == nil && spec.NoRoute == nil {
 		return nil, nil
 	}
 	s := new(Surroundings)
@@ -218,6 +236,19 @@ func surroundings(spec *control.SessionSpec) (*Surroundings, error) {
 		}
 		s.Never = append(s.Never, p.Masked())
 	}
+	if spec.NoRoute != nil {
+		s.NoRoute = new(Families)
+	}
+	for _, family := range spec.NoRoute {
+		switch family {
+		case familyIPv4:
+			s.NoRoute.IPv4 = true
+		case familyIPv6:
+			s.NoRoute.IPv6 = true
+		default:
+			return nil, fmt.Errorf("no_route: %q is no family: write %q or %q", family, familyIPv4, familyIPv6)
+		}
+	}
 	if spec.Hosts != nil {
 		s.Hosts = make(map[string][]netip.Addr, len(spec.Hosts))
 	}
@@ -233,6 +264,9 @@ func surroundings(spec *control.SessionSpec) (*Surroundings, error) {
 	}
 	return s, nil
 }
+
+// Words for families on the wire.
+const familyIPv4, familyIPv6 = "ipv4", "ipv6"
 
 // parseServer reads the address of a DNS server; without a port it is 53.
 func parseServer(text string) (netip.AddrPort, error) {

@@ -72,6 +72,18 @@ func TestSurroundings(t *testing.T) {
 	}
 	wantA("named.test.", "127.0.0.2")
 	wantA("db.", "127.0.0.1")
+
+	// Without a route for a family nobody is sent that way, but to local names.
+	set(control.SessionSpec{NoRoute: []string{"ipv4", "ipv6"}})
+	wantA("named.test.", "")
+	wantA("db.", "127.0.0.1")
+	status, err := r.server.Session(t.Context(), r.session.id)
+	if err != nil || !slices.Equal(status.NoRoute, []string{"ipv4", "ipv6"}) {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	set(control.SessionSpec{NoRoute: []string{"ipv6"}})
+	wantA("named.test.", "127.0.0.2")
+	set(control.SessionSpec{NoRoute: []string{}})
 	set(control.SessionSpec{Hosts: map[string][]string{}})
 	wantA("db.", "")
 	wantEcho(t, flow, "through")
@@ -84,8 +96,8 @@ func TestSurroundings(t *testing.T) {
 	_, response = r.connect("named.test:"+port, "")
 	wantRefused(t, response, http.StatusForbidden, matcher.OwnAddress)
 
-	status, err := r.server.Session(t.Context(), r.session.id)
-	if err != nil || !slices.Equal(status.Upstreams, []string{second.Addr.String()}) || !slices.Equal(status.Never, []string{"127.0.0.0/8"}) || len(status.Hosts) != 0 {
+	status, err = r.server.Session(t.Context(), r.session.id)
+	if err != nil || status.NoRoute != nil || !slices.Equal(status.Upstreams, []string{second.Addr.String()}) || !slices.Equal(status.Never, []string{"127.0.0.0/8"}) || len(status.Hosts) != 0 {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	if n := own.Count(); n != 0 {
@@ -94,6 +106,7 @@ func TestSurroundings(t *testing.T) {
 	for _, bad := range []control.SessionSpec{
 		{Upstreams: []string{"dns.test"}}, {Upstreams: []string{"192.0.2.1:0"}}, {Never: []string{"192.0.2.1"}},
 		{Hosts: map[string][]string{"db": {"db.test"}}}, {Hosts: map[string][]string{"db": {"fe80::1%eth0"}}},
+		{NoRoute: []string{"tcp"}},
 	} {
 		if _, err := r.set(r.session.id, bad); !errors.Is(err, control.ErrInvalid) {
 			t.Errorf("%+v: got %v, want an invalid request", bad, err)

@@ -17,6 +17,7 @@ import (
 
 	"sluice/control"
 	"sluice/matcher"
+	"sluice/policy"
 	"sluice/proxy/forward"
 	"sluice/proxy/refusal"
 	"sluice/proxy/resolve"
@@ -246,8 +247,12 @@ func (g *webGate) judgeInside(ctx context.Context, f *webFlow) (forward.Flow, *r
 		return nil, f.no(statusForbidden, refused, reasonOtherName)
 	}
 	shown := asked.host
-	if asked.addr.IsValid() && (asked.addr == g.within.address || asked.addr == g.within.target.addr) {
+	switch {
+	case !asked.addr.IsValid():
+	case asked.addr == g.within.target.addr:
 		shown = ""
+	case asked.addr == g.within.address && f.rules.policy.Mode != policy.Allowlist:
+		shown = "" // in an allowlist it is no name, and its server may have others there
 	}
 	answer, known := s.resolver().Cached(shown)
 	d, lookUp := f.rules.inner(f.subject, f.decision, shown, answer.Addrs, known)
@@ -272,12 +277,8 @@ func (g *webGate) judgeDirect(ctx context.Context, f *webFlow) (forward.Flow, *r
 	f.subject = g.within
 	f.subject.classified = true
 	f.addresses = []netip.Addr{g.within.address}
-	if asked.addr.IsValid() { // it names no name that could allow it
-		f.decision = f.rules.target(asked)
-	} else {
-		f.subject.shown = asked.host
-		f.decision = s.direct(f.rules, f.subject)
-	}
+	f.subject.shown = asked.host
+	f.decision = s.direct(f.rules, f.subject)
 	if asked.port != g.within.target.port && f.rules.needsDirectName(f.decision) {
 		return nil, f.no(statusForbidden, refused, reasonOtherName)
 	}
