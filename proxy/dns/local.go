@@ -28,7 +28,8 @@ func (q *query) appendLocal(dst []byte, rules *Rules, addrs []netip.Addr) ([]byt
 		if addr.Is4() != (q.Question.Type == dnswire.TypeA) || !addr.Is4() && q.Question.Type != dnswire.TypeAAAA {
 			continue
 		}
-		if dj := rules.Ruleset.Answer(d, addr); dj.Verdict != matcher.Allow {
+		// Siblings lie in networks that the proxy itself must not dial, and are reached without it.
+		if dj := rules.Ruleset.Answer(d, addr); dj.Verdict != matcher.Allow && dj.Reason != matcher.OwnAddress {
 			refused = dj
 			q.dropped++
 			continue

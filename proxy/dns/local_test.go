@@ -6,6 +6,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"sluice/matcher"
 	"sluice/policy"
 	"sluice/proxy/dnstest"
 )
@@ -49,6 +50,36 @@ func TestLocalNames(t *testing.T) {
 			}
 			if got := up.Count(); got != 0 {
 				t.Errorf("the upstream was asked %d times", got)
+			}
+		})
+	}
+}
+
+// TestLocalNamesNotForTheProxy checks that a sibling's name is answered although the proxy must not dial its network, and
+// that the policy is asked all the same.
+func TestLocalNamesNotForTheProxy(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		policy policy.Policy
+		want   string
+		code   int
+	}{
+		{"public", public, "172.18.0.2", dns.RcodeSuccess},
+		{"allowed", allow("db"), "172.18.0.2", dns.RcodeSuccess},
+		{"not-allowed", allow("ok.test"), "", dns.RcodeNameError},
+		{"denied", deny("db"), "", dns.RcodeNameError},
+		{"denied-address", deny("172.18.0.0/16"), "", dns.RcodeSuccess},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFilter(t, tt.policy, Options{Hosts: localhosts})
+			never := []netip.Prefix{netip.MustParsePrefix("172.18.0.0/16")}
+			rs, err := matcher.Compile(tt.policy, matcher.Options{Never: never})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.rules.Store(&Rules{Ruleset: rs, Options: tt.policy.Options, Generation: 2})
+			if m := f.ask("db", dns.TypeA); values(m) != tt.want || m.Rcode != tt.code {
+				t.Errorf("got %v", m)
 			}
 		})
 	}
