@@ -110,6 +110,7 @@ func TestAddressInTunnelOpensNoOther(t *testing.T) {
 		if _, err := conn.Write(s.Bytes()); err != nil {
 			t.Fatal(err)
 		}
+		_ = conn.CloseWrite()
 		if n := <-got; n > first {
 			t.Errorf("%d bytes arrived, want no more than %d", n, first)
 		}
