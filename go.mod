@@ -3,6 +3,7 @@ module sluice
 go 1.26.0
 
 require (
+	github.com/BurntSushi/toml v1.5.0
 	github.com/containerd/errdefs v1.0.0
 	github.com/docker/docker v28.5.2+incompatible
 	github.com/docker/go-connections v0.5.0
