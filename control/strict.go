@@ -19,6 +19,7 @@ func (s *SessionSpec) UnmarshalJSON(data []byte) error {
 		"phase":        &spec.Phase,
 		"upstreams":    &spec.Upstreams,
 		"never":        &spec.Never,
+		"no_route":     &spec.NoRoute,
 	}
 	err := Members(data, func(key string, value json.RawMessage) error {
 		if key == "policies" {

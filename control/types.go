@@ -37,6 +37,9 @@ type SessionSpec struct {
 	Never []string `json:"never,omitzero"`
 	// Hosts are names that the session answers itself, each with its addresses: siblings, aliases, extra hosts.
 	Hosts map[string][]string `json:"hosts,omitzero"`
+	// NoRoute are the families, "ipv4" or "ipv6", that the proxy has no route for: the session hands out no address of
+	// them but those of Hosts, so that clients take the other family.
+	NoRoute []string `json:"no_route,omitzero"`
 }
 
 // maxIDBytes is room for a container id of 64 hexadecimal digits and a namespace's inode.
@@ -82,10 +85,11 @@ type SessionStatus struct {
 	Source      *Source      `json:"source,omitempty"`    // the policy file, if one is followed
 	// Policies is every phase's policy by the phase's name; left out of lists of sessions.
 	Policies map[string]json.RawMessage `json:"policies,omitempty"`
-	// Upstreams, Never and Hosts are as in [SessionSpec]; left out of lists of sessions.
+	// Upstreams, Never, Hosts and NoRoute are as in [SessionSpec]; left out of lists of sessions.
 	Upstreams []string            `json:"upstreams,omitempty"`
 	Never     []string            `json:"never,omitempty"`
 	Hosts     map[string][]string `json:"hosts,omitempty"`
+	NoRoute   []string            `json:"no_route,omitempty"`
 }
 
 // Source is the policy file that a session follows.
