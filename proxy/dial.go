@@ -92,9 +92,17 @@ func (c *conn) nextAttempt() {
 		return
 	}
 	d.stagger.Stop()
+	now, refusal := c.session.rules(), matcher.Decision{}
 	for d.next < len(d.addrs) && d.live < maxAttempts {
 		addr := d.addrs[d.next]
 		d.next++
+		if now != c.rules { // a switch came: an attempt that is under way ends when it is judged, and no other begins
+			s := c.subject()
+			s.address = addr
+			if refusal = c.session.flow(now, s); refusal.Verdict != matcher.Allow {
+				continue
+			}
+		}
 		if err := d.start(addr, c.target.port); err != nil {
 			d.failure = err
 			continue
@@ -104,7 +112,12 @@ func (c *conn) nextAttempt() {
 		}
 		return
 	}
-	if d.live == 0 {
+	switch {
+	case d.live > 0:
+	case d.failure == nil && refusal.Reason != "":
+		c.rules, c.decision = now, refusal
+		c.refuse(statusForbidden, refusal.Reason)
+	default:
 		c.dialFailed(d.failure)
 	}
 }

@@ -285,6 +285,10 @@ func (s *Session) standsFor(name string, a netip.Addr, learned []string) bool {
 // showDirect judges what a redirected client said first.
 func (c *conn) showDirect(result sniff.Result, first []byte) {
 	c.classified = true
+	if now := c.session.rules(); now != c.rules { // a switch came before there was an upstream
+		c.rules = now
+		c.decision = c.session.direct(now, subject{target: c.target, address: c.target.addr, direct: true})
+	}
 	strict := c.rules.needsDirectName(c.decision)
 	switch result.Kind {
 	case sniff.TLS:

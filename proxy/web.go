@@ -329,6 +329,20 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 		}
 		opened.Close()
 	}
+	if now := s.rules(); now != f.rules { // a switch came while the name was looked up
+		f.rules = now
+		var may []netip.Addr
+		for _, a := range f.addresses {
+			to := f.subject
+			to.address = a
+			if f.decision = s.flow(now, to); f.decision.Verdict == matcher.Allow {
+				may = append(may, a)
+			}
+		}
+		if f.addresses = may; len(may) == 0 {
+			return nil, f.refuse(statusForbidden, f.decision.Reason)
+		}
+	}
 	began := time.Now()
 	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout)
 	if err != nil {
