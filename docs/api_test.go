@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -216,7 +217,7 @@ func TestControlSocketIsAsDescribed(t *testing.T) {
 	}
 	defer p.Close()
 	s := &server{T: t, described: description(t, "control"), handler: control.Handler(p), seen: map[string]bool{}}
-	s.ask(200, "PUT /v1/sessions/{id}", "a", "", `{"container":"web","phase":"run","generation":2,"policies":`+phases+`,"upstreams":["192.0.2.53"],"never":["192.0.2.0/25"],"hosts":{"db":["192.0.2.200"]}}`)
+	s.ask(200, "PUT /v1/sessions/{id}", "a", "", `{"container":"web","phase":"run","generation":2,"policies":`+phases+`,"upstreams":["192.0.2.53"],"never":["192.0.2.0/25"],"hosts":{"db":["192.0.2.200"]},"no_route":["ipv6"]}`)
 	s.ask(200, "PUT /v1/sessions/{id}", "a", "", `{"phase":"evaluation"}`)
 	s.ask(400, "PUT /v1/sessions/{id}", "a", "", `{"phase":"later"}`)
 	s.ask(400, "PUT /v1/sessions/{id}", "a", "", `{"policy":"public"}`)
@@ -349,6 +350,33 @@ func TestSluiceSocketIsAsDescribed(t *testing.T) {
 	s.browser = true
 	s.all(403)
 	s.complete()
+}
+
+// What is described has the fields that the programs read and write, no less and no more.
+func TestFieldsAreDescribed(t *testing.T) {
+	of := func(name string) openapi3.Schemas { return description(t, name).Components.Schemas }
+	proxied, controlled := of("control"), of("sluice")
+	common := openapi3.NewLoader()
+	shared, err := common.LoadFromFile(filepath.Join("api", "common.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		schemas openapi3.Schemas
+		name    string
+		v       any
+	}{
+		{proxied, "Health", control.Health{}}, {proxied, "SessionSpec", control.SessionSpec{}}, {proxied, "Session", control.SessionStatus{}},
+		{proxied, "Receipt", control.Receipt{}}, {controlled, "Attach", api.Attach{}}, {controlled, "Phase", api.Phase{}},
+		{controlled, "SetPolicy", api.Policy{}}, {controlled, "NewNetwork", api.NewNetwork{}}, {controlled, "Network", api.Network{}},
+		{controlled, "Status", api.Status{}}, {controlled, "Receipt", api.Receipt{}},
+		{shared.Components.Schemas, "Flow", control.Flow{}}, {shared.Components.Schemas, "Explanation", control.Explanation{}},
+	} {
+		got := slices.Sorted(maps.Keys(row.schemas[row.name].Value.Properties))
+		if want := slices.Sorted(slices.Values(fields(row.v))); !slices.Equal(got, want) {
+			t.Errorf("%s has the fields %q, %T has %q", row.name, got, row.v, want)
+		}
+	}
 }
 
 // A description that has another field, or less, is noticed.
