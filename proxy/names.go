@@ -6,11 +6,8 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"sluice/control"
 	"sluice/matcher"
-	"sluice/policy"
 	"sluice/proxy/audit"
 	"sluice/proxy/dns"
 	"sluice/proxy/refusal"
@@ -127,27 +124,4 @@ func (s *Session) lookUp(ctx context.Context, name string) (resolve.Answer, erro
 		s.learned.add(name, answer.Addrs)
 	}
 	return answer, err
-}
-
-// maxExact bounds the names that are looked up for one address of which none is known.
-const maxExact = 256
-
-// learnExact looks up the exact names that r allows, so that their addresses are known.
-func (s *Session) learnExact(r *rules) {
-	var group errgroup.Group
-	group.SetLimit(16)
-	n := 0
-	for _, t := range r.policy.Targets {
-		if t.Kind != policy.Hostname {
-			continue
-		}
-		if n++; n > maxExact {
-			break
-		}
-		group.Go(func() error {
-			_, _ = s.lookUp(s.server.context, t.Host) // one that fails allows nothing
-			return nil
-		})
-	}
-	_ = group.Wait()
 }

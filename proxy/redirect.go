@@ -145,12 +145,8 @@ func (r *rules) opensByName(d matcher.Decision) bool {
 // lookUpExact looks the exact names of the policy up, for a destination of which no name is known: the container may
 // have its address from before the policy, or from a file.
 func (c *conn) lookUpExact() {
-	c.exact = true
-	later, s, r := c.later(sniffing, asking, dialling), c.session, c.rules
-	s.server.running.Go(func() {
-		s.learnExact(r)
-		later(c.learnt)
-	})
+	later := c.later(sniffing, asking, dialling)
+	c.exact = c.session.learnExact(c.rules, func() { later(c.learnt) })
 }
 
 // learnt goes on with a client whose destination may be known by an exact name now.

@@ -37,6 +37,7 @@ type Session struct {
 	tally   tally
 
 	learned   learned
+	exact     exactNames
 	redirects atomic.Bool // there are redirected connections
 
 	tunnels []*conn // heads of lists, one a worker, each touched by that worker only
