@@ -86,7 +86,11 @@ func runInLab(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer engine.Close()
-	if err := images.Load(ctx, engine, sidecar, workload); err != nil {
+	attacker, err := attackerImage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := images.Load(ctx, engine, sidecar, workload, attacker); err != nil {
 		return 0, err
 	}
 	code = m.Run()

@@ -71,6 +71,11 @@ func startVictim(program string) error {
 		if err := engine.ContainerStart(ctx, created.ID, container.StartOptions{}); err != nil {
 			return err
 		}
+		if network == "bridge" {
+			if err := engine.ContainerPause(ctx, created.ID); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -160,6 +161,20 @@ func (l *Lab) startEngine(ctx context.Context) error {
 	defer engine.Close()
 	if _, err := engine.Ping(ctx); err != nil {
 		return fmt.Errorf("dockerd: %w:\n%s", err, lastLines(dockerd.logFile))
+	}
+	return l.LeaveBridgesAlone()
+}
+
+// LeaveBridgesAlone undoes what dockerd sets at its start and with each network: that all bridged packets meet the rules
+// for routed ones. A host on which nobody has set it has to be as safe; what needs it sets it for the bridges it means.
+func (l *Lab) LeaveBridgesAlone() error { return l.engineNS.Do(leaveBridgesAlone) }
+
+func leaveBridgesAlone() error {
+	for _, name := range []string{"iptables", "ip6tables", "arptables"} {
+		err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+name, []byte("0"), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // br_netfilter is not loaded
+			return err
+		}
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// engineProgram reports whether a process of this name in the engine's namespace is part of the engine. Somebody's
-// shell in there is not.
+// engineProgram reports whether a process of this name in the engine's namespace is part of the engine, or what a test
+// has it looked after by: a controller would go on with the next lab's engine. Somebody's shell in there is not.
 func engineProgram(comm string) bool {
-	for _, prefix := range []string{"dockerd", "containerd", "docker-proxy", "runc"} {
+	for _, prefix := range []string{"dockerd", "containerd", "docker-proxy", "runc", "sluice"} {
 		if strings.HasPrefix(comm, prefix) {
 			return true
 		}
@@ -36,6 +36,7 @@ func (l *Lab) killProcesses() error {
 		if len(pids) == 0 {
 			return nil
 		}
+		l.thaw()
 		for _, pid := range pids {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("end process %d of %s: %w", pid, l.name, err)
@@ -44,6 +45,22 @@ func (l *Lab) killProcesses() error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return fmt.Errorf("processes of %s do not end", l.name)
+}
+
+// thaw lets paused containers go on, for the processes of a frozen cgroup do not end (cgroups(7)). Either version of
+// cgroups has another file for that, and those that are not there need no thawing.
+func (l *Lab) thaw() {
+	for _, below := range []string{"", "/*", "/*/*"} {
+		for pattern, running := range map[string]string{
+			"/sys/fs/cgroup/freezer/" + l.name + below + "/freezer.state": "THAWED",
+			"/sys/fs/cgroup/" + l.name + below + "/cgroup.freeze":         "0",
+		} {
+			files, _ := filepath.Glob(pattern)
+			for _, file := range files {
+				_ = os.WriteFile(file, []byte(running), 0)
+			}
+		}
+	}
 }
 
 // processes finds the lab's processes: what is in the cgroup of its containers, and the engine's programs in its

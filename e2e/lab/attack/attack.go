@@ -1,0 +1,45 @@
+// Package attack is what a workload does that wants out: attempts to send something past its policy, by every kind of
+// socket that a container with Docker's default capabilities can open.
+//
+// An attempt says nothing of whether it may succeed. Everything that it sends has its token in it, so whoever gets
+// some of it can tell; package tap looks for tokens.
+package attack
+
+import "time"
+
+// Attempt is one attempt.
+type Attempt struct {
+	Token string
+	// Network is one of package net's ("tcp", "udp", "ip:47"), "mptcp", "packet" for whole IP packets, or
+	// "frame" for whole Ethernet frames.
+	Network string
+	// To is an address, with a port where the network has ports. Frames have their own.
+	To string
+	// Send has messages, packets or frames. After each message the answer is awaited, 700 ms at most.
+	Send [][]byte
+
+	// Device is the interface that the socket is bound to, and that frames leave by.
+	Device string
+	// From is the source address, which need not be one of the container's.
+	From string
+	// Mark is a firewall mark, SO_MARK.
+	Mark int
+	// NoDefrag leaves fragments as they are, IP_NODEFRAG.
+	NoDefrag bool
+}
+
+// Result is what came of an attempt.
+type Result struct {
+	Token string
+	// Sent counts messages that the kernel took.
+	Sent int
+	// Got is what came back, of all answers together.
+	Got []byte
+	// Error ended the attempt. It is empty if nothing came back and nothing was wrong.
+	Error string
+	// TimedOut is set if the error was that nothing happened.
+	TimedOut bool
+}
+
+// patience bounds each wait for an answer.
+const patience = 700 * time.Millisecond

@@ -1,0 +1,107 @@
+// Command attacker is the workload that attacks, see package attack. It has no libraries, so its image needs nothing
+// else:
+//
+//	attacker wait          do nothing, as a container's first process
+//	attacker fire          make the attempts on stdin, a JSON list, and print the results
+//	attacker hold          open the connections on stdin, a JSON list, and send into each every 5 ms until stdin ends
+//	attacker start         make the attempts in ATTEMPTS again and again from the first instruction on, a second each
+//	attacker suicide       end this container's first process
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"sluice/e2e/lab/attack"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "attacker:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: attacker wait|fire|hold|start|suicide")
+	}
+	switch args[0] {
+	case "wait":
+		<-ctx.Done()
+		return nil
+	case "fire":
+		return onAttempts(os.Stdin, func(all []attack.Attempt) error {
+			return json.NewEncoder(os.Stdout).Encode(attack.Fire(ctx, all))
+		})
+	case "hold":
+		return onAttempts(os.Stdin, func(all []attack.Attempt) error { return hold(ctx, all, os.Stdin) })
+	case "start":
+		var all []attack.Attempt
+		if err := json.Unmarshal([]byte(os.Getenv("ATTEMPTS")), &all); err != nil {
+			return fmt.Errorf("ATTEMPTS: %w", err)
+		}
+		return start(ctx, all)
+	case "suicide":
+		return syscall.Kill(1, syscall.SIGTERM)
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+func onAttempts(r io.Reader, do func([]attack.Attempt) error) error {
+	var all []attack.Attempt
+	if err := json.NewDecoder(r).Decode(&all); err != nil {
+		return fmt.Errorf("attempts: %w", err)
+	}
+	return do(all)
+}
+
+// holdEvery is the time between two messages of a held connection.
+const holdEvery = 5 * time.Millisecond
+
+// hold opens the connections and sends into them until stdin ends, whatever errors come.
+func hold(ctx context.Context, all []attack.Attempt, stdin io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	for _, a := range all {
+		conn, err := a.Dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		running.Go(func() {
+			for tick := time.NewTicker(holdEvery); ctx.Err() == nil; <-tick.C {
+				conn.Write(a.Send[0]) // it is tried again
+			}
+		})
+	}
+	fmt.Println("holding")
+	_, err := io.Copy(io.Discard, stdin)
+	cancel()
+	running.Wait()
+	return err
+}
+
+// start makes the attempts as fast as it can, and prints the results of each second as a line.
+func start(ctx context.Context, all []attack.Attempt) error {
+	output := json.NewEncoder(os.Stdout)
+	for ctx.Err() == nil {
+		output.Encode(attack.Fire(ctx, all))
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package attempts
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+)
+
+// Packets and frames made by hand, as a workload with raw sockets can.
+
+// header is an IP header of either family, RFC 791 §3.1 and RFC 8200 §3.
+type header struct {
+	from, to netip.Addr
+	protocol byte
+	id       uint16 // of IPv4
+	fragment uint16 // flags and offset, of IPv4
+	options  []byte // of IPv4; whole words
+	hops     byte   // 64 if it is 0
+}
+
+func (h header) packet(payload []byte) []byte {
+	if h.hops == 0 {
+		h.hops = 64
+	}
+	if h.to.Is6() {
+		b := make([]byte, 40, 40+len(payload))
+		b[0] = 6 << 4
+		binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
+		b[6], b[7] = h.protocol, h.hops
+		copy(b[8:], h.from.AsSlice())
+		copy(b[24:], h.to.AsSlice())
+		return append(b, payload...)
+	}
+	b := make([]byte, 20, 20+len(h.options)+len(payload))
+	b[0] = 4<<4 | byte(5+len(h.options)/4)
+	binary.BigEndian.PutUint16(b[2:], uint16(20+len(h.options)+len(payload)))
+	binary.BigEndian.PutUint16(b[4:], h.id)
+	binary.BigEndian.PutUint16(b[6:], h.fragment)
+	b[8], b[9] = h.hops, h.protocol
+	copy(b[12:], h.from.AsSlice())
+	copy(b[16:], h.to.AsSlice())
+	b = append(b, h.options...)
+	binary.BigEndian.PutUint16(b[10:], checksum(b))
+	return append(b, payload...)
+}
+
+// The flags of TCP, RFC 9293 §3.1.
+const (
+	finFlag, synFlag, rstFlag, ackFlag = 1, 2, 4, 16
+)
+
+// Protocol numbers, as IANA has them.
+const (
+	icmp4, tcp, udp, icmp6 = 1, 6, 17, 58
+)
+
+// segment is the payload of a packet of TCP, RFC 9293 §3.1.
+func (h header) segment(from, to uint16, flags byte, payload []byte) []byte {
+	b := make([]byte, 20, 20+len(payload))
+	binary.BigEndian.PutUint16(b, from)
+	binary.BigEndian.PutUint16(b[2:], to)
+	binary.BigEndian.PutUint32(b[4:], 1000)
+	if flags&ackFlag != 0 {
+		binary.BigEndian.PutUint32(b[8:], 1001)
+	}
+	b[12], b[13] = 5<<4, flags
+	binary.BigEndian.PutUint16(b[14:], 500)
+	b = append(b, payload...)
+	binary.BigEndian.PutUint16(b[16:], h.checksum(tcp, b))
+	return b
+}
+
+// datagram is the payload of a packet of UDP, RFC 768.
+func (h header) datagram(from, to uint16, payload []byte) []byte {
+	b := make([]byte, 8, 8+len(payload))
+	binary.BigEndian.PutUint16(b, from)
+	binary.BigEndian.PutUint16(b[2:], to)
+	binary.BigEndian.PutUint16(b[4:], uint16(8+len(payload)))
+	b = append(b, payload...)
+	binary.BigEndian.PutUint16(b[6:], h.checksum(udp, b))
+	return b
+}
+
+// message is one of ICMP or ICMPv6, by the family of the header: type and code, and what follows the checksum.
+func (h header) message(kind, code byte, body []byte) []byte {
+	b := append([]byte{kind, code, 0, 0}, body...)
+	if h.to.Is6() {
+		binary.BigEndian.PutUint16(b[2:], h.checksum(icmp6, b))
+	} else {
+		binary.BigEndian.PutUint16(b[2:], checksum(b))
+	}
+	return b
+}
+
+// with is the header for another protocol.
+func (h header) with(protocol byte) header {
+	h.protocol = protocol
+	return h
+}
+
+func (h header) tcp(to uint16, flags byte, payload []byte) []byte {
+	return h.with(tcp).packet(h.segment(40000, to, flags, payload))
+}
+
+func (h header) udp(to uint16, payload []byte) []byte {
+	return h.with(udp).packet(h.datagram(40000, to, payload))
+}
+
+func (h header) icmp(kind, code byte, body []byte) []byte {
+	protocol := byte(icmp4)
+	if h.to.Is6() {
+		protocol = icmp6
+	}
+	return h.with(protocol).packet(h.message(kind, code, body))
+}
+
+// echo is what ping sends.
+func (h header) echo(payload []byte) []byte {
+	kind := byte(8)
+	if h.to.Is6() {
+		kind = 128
+	}
+	return h.icmp(kind, 0, append([]byte{0, 7, 0, 1}, payload...))
+}
+
+// checksum has the addresses in it, RFC 9293 §3.1 and RFC 8200 §8.1.
+func (h header) checksum(protocol byte, b []byte) uint16 {
+	pseudo := append(h.from.AsSlice(), h.to.AsSlice()...)
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(b)))
+	pseudo = append(pseudo, 0, 0, 0, protocol)
+	return checksum(append(pseudo, b...))
+}
+
+// checksum is that of RFC 1071.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i, x := range b {
+		sum += uint32(x) << (8 * (1 - i%2))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// Ethernet types, as IANA and IEEE have them.
+const (
+	typeIPv4, typeARP, typeVLAN, typeIPv6, typeQinQ = 0x0800, 0x0806, 0x8100, 0x86dd, 0x88a8
+)
+
+// ethernet is a frame of Ethernet II, or of IEEE 802.3 if kind is a length.
+func ethernet(to, from net.HardwareAddr, kind uint16, payload []byte) []byte {
+	b := append(append([]byte{}, to...), from...)
+	b = binary.BigEndian.AppendUint16(b, kind)
+	return append(b, payload...)
+}
+
+// tagged puts a tag of IEEE 802.1Q before the payload.
+func tagged(vlan, kind uint16, payload []byte) []byte {
+	b := binary.BigEndian.AppendUint16(nil, vlan)
+	b = binary.BigEndian.AppendUint16(b, kind)
+	return append(b, payload...)
+}
+
+// arp is a packet of RFC 826 for IPv4 on Ethernet.
+func arp(operation uint16, fromHardware net.HardwareAddr, from netip.Addr, toHardware net.HardwareAddr, to netip.Addr) []byte {
+	b := []byte{0, 1, 8, 0, 6, 4}
+	b = binary.BigEndian.AppendUint16(b, operation)
+	b = append(append(b, fromHardware...), from.AsSlice()...)
+	return append(append(b, toHardware...), to.AsSlice()...)
+}
+
+// extension is an IPv6 extension header of one unit, RFC 8200 §4, with the token's bytes left out: next is what
+// follows it.
+func extension(next byte, body [6]byte, rest []byte) []byte {
+	return append(append([]byte{next, 0}, body[:]...), rest...)
+}
