@@ -238,3 +238,12 @@ func words[T fmt.Stringer](list []T) string {
 	}
 	return strings.Join(texts[:len(texts)-1], ", ") + " and " + texts[len(texts)-1]
 }
+
+// Update returns the settings that put a phase's policy in force in an Environment that runs, after [Provider.Check].
+// It is nil where that is not done by settings.
+func (p Provider) Update(s Spec, phase policy.Phase) (json.RawMessage, error) {
+	if err := p.Check(s); err != nil || p.update == nil {
+		return nil, err
+	}
+	return json.Marshal(p.update(s, phase))
+}
