@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"sluice/control"
@@ -28,6 +29,8 @@ type Config struct {
 	Matcher matcher.Options
 	Logger  *slog.Logger
 	Version string
+	// Collectors have metrics to be served beside the controller's own.
+	Collectors []prometheus.Collector
 }
 
 // sidecarTimeout is how long a sidecar may take for one step of a switch. It needs milliseconds; one that does not

@@ -32,6 +32,10 @@ type member struct {
 	since     time.Time
 	uncovered time.Duration
 
+	// gaps is how long rules of the present run were gone from the host, in nanoseconds, until gapEnd at last.
+	gaps   atomic.Int64
+	gapEnd atomic.Int64
+
 	cut   atomic.Uint64         // flows, ever
 	shown atomic.Pointer[shown] // for readers, who do not wait for their turn
 }
@@ -44,6 +48,7 @@ type shown struct {
 	phase     policy.Phase
 	plan      *Plan // nil if nothing is in force
 	session   string
+	namespace string // the container's [Net.ID]
 }
 
 func newMember(r record) *member {
@@ -117,12 +122,13 @@ func (m *member) publish() {
 	r := &m.record
 	p := r.set.phases[r.Phase]
 	name, id := r.about()
-	s := &shown{container: r.ID, set: r.set, phase: r.Phase, plan: m.plan, session: m.session(), status: api.Status{
-		ID: id, Name: name, State: r.State, Problem: r.Problem,
-		Phase: r.Phase.String(), Mode: p.Mode.String(), Targets: len(p.Targets),
-		Generation: r.Generation, Digest: r.set.digests[r.Phase].String(), Since: m.since,
-		UncoveredMilliseconds: milliseconds(m.uncovered),
-	}}
+	s := &shown{container: r.ID, set: r.set, phase: r.Phase, plan: m.plan, session: m.session(),
+		namespace: r.Namespace, status: api.Status{
+			ID: id, Name: name, State: r.State, Problem: r.Problem,
+			Phase: r.Phase.String(), Mode: p.Mode.String(), Targets: len(p.Targets),
+			Generation: r.Generation, Digest: r.set.digests[r.Phase].String(), Since: m.since,
+			UncoveredMilliseconds: milliseconds(m.uncovered),
+		}}
 	if id != r.ID {
 		s.status.Holder = r.ID
 	}
@@ -149,6 +155,12 @@ func (s *policySet) policies() (map[string]json.RawMessage, error) {
 		all[policy.Phase(phase).String()] = text
 	}
 	return all, nil
+}
+
+// covered forgets what is known of gaps in an earlier run.
+func (m *member) covered() {
+	m.uncovered = 0
+	m.gaps.Store(0)
 }
 
 // receipt says what holds now, without what was cut.

@@ -28,7 +28,7 @@ var (
 	cutDesc        = prometheus.NewDesc("sluice_flows_cut_total",
 		"Flows that were ended because the rules in force no longer allow them, on both planes.", []string{"container"}, nil)
 	uncoveredDesc = prometheus.NewDesc("sluice_uncovered_seconds",
-		"How long the present run of a container went without its policy.", []string{"container"}, nil)
+		"How long the present run of a container went without its policy, or without what of it the host has.", []string{"container"}, nil)
 	weakDesc = prometheus.NewDesc("sluice_weak",
 		"1 if a container might get round its policy, which allow_weak accepted.", []string{"container"}, nil)
 )
@@ -53,6 +53,7 @@ func newMetrics(c *Controller) *metrics {
 		m.failures.WithLabelValues(operation)
 	}
 	m.registry.MustRegister(m, m.attach, m.change, m.quarantines, m.failures, build)
+	m.registry.MustRegister(c.config.Collectors...)
 	return m
 }
 
@@ -70,7 +71,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	states := map[api.State]int{api.Attached: 0, api.Quarantined: 0, api.Stopped: 0}
 	seen := map[string]bool{} // a name may have moved from one container to another that is not known to have it yet
 	for _, member := range m.controller.all() {
-		s := member.shown.Load().status
+		s := member.status()
 		if s.State == "" || seen[s.Name] {
 			continue
 		}

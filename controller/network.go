@@ -87,6 +87,9 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		c.speak(id)
 		return nil
 	case errors.Is(err, control.ErrInvalid), errors.Is(err, control.ErrRefused):
+		if now, err := c.config.Engine.Inspect(ctx, id); err == nil && !now.same(&container) || errors.Is(err, control.ErrNotFound) {
+			return nil // it has ended meanwhile
+		}
 		c.metrics.failed("admit")
 		c.log.Error("a container is not admitted, and stays silent", "container", container.Name, "error", err)
 		c.mu.Lock()

@@ -51,6 +51,7 @@ func TestAttachSwitchSetDetach(t *testing.T) {
 	}
 	compare(t, "upstreams", session.spec.Upstreams, []string{"192.0.2.53:53"})
 	compare(t, "never", session.spec.Never, []string{"172.17.0.0/16", "172.18.0.0/16", "192.0.2.1/32", "192.0.2.53/32"})
+	compare(t, "no route", session.spec.NoRoute, []string{"ipv6"})
 
 	session.flows = []string{"baseline run", "baseline"}
 	r, err := c.Phase(t.Context(), id1[:12], policy.Run, 0)

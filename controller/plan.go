@@ -83,6 +83,16 @@ func (p *Plan) session(upstreams []netip.AddrPort) error {
 			p.Session.Hosts[name] = append(p.Session.Hosts[name], a.String())
 		}
 	}
+	p.Session.NoRoute = []string{}
+	if !p.Direct.Internal && !p.Direct.HasNames() {
+		return nil // what names stand for is reached directly
+	}
+	if p.NoRoute4 {
+		p.Session.NoRoute = append(p.Session.NoRoute, "ipv4")
+	}
+	if p.NoRoute6 {
+		p.Session.NoRoute = append(p.Session.NoRoute, "ipv6")
+	}
 	return nil
 }
 

@@ -187,7 +187,7 @@ func (c *Controller) reconcile(ctx context.Context, m *member) error {
 		}
 		return c.end(ctx, m, func() error {
 			m.record.State, m.record.Problem, m.record.Paused = api.Stopped, "", false
-			m.uncovered = 0
+			m.covered()
 			m.publish()
 			return c.store.save(&m.record)
 		})
@@ -239,7 +239,8 @@ func (c *Controller) restarted(ctx context.Context, m *member, container Contain
 	if err := c.end(ctx, m, func() error { return nil }); err != nil {
 		return err
 	}
-	m.container, m.uncovered = container, 0
+	m.container = container
+	m.covered()
 	m.record.State, m.record.Pending, m.record.Paused = api.Attached, true, false
 	m.record.Generation++
 	const doing = "attaching after a restart"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"sluice/control"
 	"sluice/controller/api"
@@ -13,7 +14,7 @@ import (
 func (c *Controller) List(context.Context) ([]api.Status, error) {
 	all := []api.Status{}
 	for _, m := range c.all() {
-		if s := m.shown.Load().status; s.State != "" {
+		if s := m.status(); s.State != "" {
 			all = append(all, s)
 		}
 	}
@@ -21,28 +22,56 @@ func (c *Controller) List(context.Context) ([]api.Status, error) {
 	return all, nil
 }
 
+// Uncovered says that rules on the host were not in force until now, because others had changed them: those of the
+// container whose network has that [Net.ID], or of all if it is "". Rules inside of the container were in force.
+func (c *Controller) Uncovered(namespace string, gap time.Duration) {
+	end := time.Now()
+	for _, m := range c.all() {
+		s := m.shown.Load()
+		if namespace != "" && s.namespace != namespace || s.status.State == api.Stopped {
+			continue
+		}
+		// Rules of the host and of the container are restored one after the other: the same time counts once.
+		from := max(end.Add(-gap).UnixNano(), m.gapEnd.Swap(end.UnixNano()))
+		m.gaps.Add(max(0, end.UnixNano()-from))
+	}
+}
+
+// status is what readers are told of a member, but for its policies.
+func (m *member) status() api.Status {
+	s := m.shown.Load().status
+	s.UncoveredMilliseconds += milliseconds(time.Duration(m.gaps.Load()))
+	return s
+}
+
 // Events is where audit records are published.
 func (c *Controller) Events() *control.Hub { return &c.events }
 
 // Status returns a member's status with its policies.
 func (c *Controller) Status(ctx context.Context, ref string) (api.Status, error) {
-	now, err := c.show(ctx, ref)
+	m, err := c.present(ctx, ref)
 	if err != nil {
 		return api.Status{}, err
 	}
-	s := now.status
-	s.Policies, err = now.set.policies()
+	s := m.status()
+	s.Policies, err = m.shown.Load().set.policies()
 	return s, err
 }
 
-// show returns what holds for a member. While it is being attached, that is waited for.
-func (c *Controller) show(ctx context.Context, ref string) (*shown, error) {
+// present returns a member of which something holds. While it is being attached, that is waited for.
+func (c *Controller) present(ctx context.Context, ref string) (*member, error) {
 	m, err := c.member(ref)
 	if err == nil && m.shown.Load().status.State == "" {
 		if m, err = c.locked(ctx, ref); err == nil {
 			m.leave()
 		}
 	}
+	return m, err
+}
+
+// show returns what holds for a member.
+func (c *Controller) show(ctx context.Context, ref string) (*shown, error) {
+	m, err := c.present(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

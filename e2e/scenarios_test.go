@@ -20,6 +20,7 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"wait-for":     cmdWaitFor,
 	"capture":      cmdCapture,
 	"controller":   cmdController,
+	"engine":       cmdEngine,
 }
 
 func TestReadmeExplainsEveryCommand(t *testing.T) {
@@ -38,8 +39,14 @@ func TestScenarios(t *testing.T) {
 	if !*runDocker {
 		t.Skip("needs root and Docker: go test ./e2e -run-docker")
 	}
-	testscript.Run(t, testscript.Params{
-		Dir:                "testdata",
+	p := params(t)
+	p.Dir = "testdata"
+	testscript.Run(t, p)
+}
+
+// params are what all scripts share.
+func params(t *testing.T) testscript.Params {
+	return testscript.Params{
 		RequireUniqueNames: true,
 		Cmds:               commands,
 		Setup: func(env *testscript.Env) error {
@@ -54,7 +61,7 @@ func TestScenarios(t *testing.T) {
 			env.Defer(func() { s.cleanUp(t) })
 			return nil
 		},
-	})
+	}
 }
 
 // cleanUp removes what a script has not removed itself, because it failed or because it need not.

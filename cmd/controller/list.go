@@ -81,7 +81,7 @@ func printStatus(cmd *cobra.Command, g *globals, s api.Status) error {
 		rows = append(rows, []string{"proxy", strings.Join(s.Proxy, " ") + " (inside; needs no setting)"})
 	}
 	if s.UncoveredMilliseconds > 0 {
-		rows = append(rows, []string{"uncovered", fmt.Sprintf("%.0f ms after a restart", s.UncoveredMilliseconds)})
+		rows = append(rows, []string{"uncovered", fmt.Sprintf("%.1f ms of this run", s.UncoveredMilliseconds)})
 	}
 	for _, phase := range []policy.Phase{policy.Baseline, policy.Run, policy.Evaluation} {
 		if text, ok := s.Policies[phase.String()]; ok {

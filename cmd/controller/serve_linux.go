@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/docker/docker/client"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -40,6 +42,11 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 			return fmt.Errorf("--proxy-subnet6: %w", err)
 		}
 	}
+	unlock, err := lockDir(ctx, filepath.Dir(s.socket))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	listener, err := control.Listen("unix", s.socket)
 	if err != nil {
 		return err
@@ -87,26 +94,30 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	for _, z := range s.privateZones {
 		flags = append(flags, "--private-zone="+z)
 	}
+	var kernel *host.Host
 	options := sidecar.Options{
 		Docker: docker, Binary: s.proxy, Dir: filepath.Join(dir, "proxy"), Logger: log, Flags: flags, Upstreams: upstreams,
-		Metrics: proxyMetrics, Limits: sidecar.Limits{Files: maxFiles()}, Subnet6: subnet6, Explicit: []netip.AddrPort{controller.ExplicitProxy},
+		Metrics: proxyMetrics, Subnet6: subnet6, Explicit: []netip.AddrPort{controller.ExplicitProxy},
 		Prepare: func(_ context.Context, n sidecar.Network) error {
-			return host.CloseToSidecar(n.Bridge, addressesOf(upstreams))
+			return kernel.CloseToSidecar(n.Bridge, addressesOf(upstreams))
 		},
 	}
 	proxy, err := sidecar.New(options)
 	if err != nil {
 		return err
 	}
-	kernel, err := host.Open(host.Options{Client: asked, Closed: closed, Upstreams: upstreams, IPv6: subnet6.IsValid(), Logger: log})
+	var c *controller.Controller
+	kernel, err = host.Open(host.Options{Client: asked, Closed: closed, Upstreams: upstreams, IPv6: subnet6.IsValid(), Logger: log,
+		Uncovered: func(namespace string, gap time.Duration) { c.Uncovered(namespace, gap) }})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kernel.Close()) }()
 	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}, Routes: engine.Routes}
-	c, err := controller.New(controller.Config{
+	c, err = controller.New(controller.Config{
 		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),
 		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Logger: log, Version: readBuild().Version,
+		Collectors: []prometheus.Collector{proxy},
 	})
 	if err != nil {
 		return err
@@ -145,6 +156,33 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	return takeBack(context.WithoutCancel(caller))
 }
 
+// endLimit is how long a controller may take to end after it has closed its socket.
+const endLimit = 10 * time.Second
+
+// lockDir makes this process the only controller whose socket and state are in a directory. One that is about to end is
+// waited for: it closes its socket first, and what it has open last.
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("directory of the socket: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the directory of the socket: %w", err)
+	}
+	for deadline := time.Now().Add(endLimit); ; {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w: another controller uses it: stop that one, or give this one another --socket", dir, err)
+	}
+	return func() { f.Close() }, nil
+}
+
 // hostProblems says what is wrong with this machine, and returns as an error what stands in the way. The engine may
 // come later.
 func hostProblems(log *slog.Logger) error {
@@ -157,16 +195,6 @@ func hostProblems(log *slog.Logger) error {
 		errs = append(errs, errors.New(p.String()))
 	}
 	return errors.Join(errs...)
-}
-
-// maxFiles is how many descriptors the sidecar may have: what it takes by itself, or no more than this process may,
-// which the engine was started with too as a rule. The engine cannot give more than it has.
-func maxFiles() int64 {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Max >= 1<<18 {
-		return 0
-	}
-	return int64(limit.Max)
 }
 
 func addressesOf(list []netip.AddrPort) (all []netip.Addr) {

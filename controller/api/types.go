@@ -89,7 +89,8 @@ type Status struct {
 	Notes []string `json:"notes,omitempty"`
 	// Proxy are the addresses of the explicit proxy, inside of the container.
 	Proxy []string `json:"proxy,omitempty"`
-	// UncoveredMilliseconds is how long the container ran without its policy, because it was restarted by others.
+	// UncoveredMilliseconds is how long this run of the container went without its policy, because it was restarted by
+	// others, or without the rules for it on the host, because others had removed them; those inside held then.
 	UncoveredMilliseconds float64 `json:"uncovered_ms,omitempty"`
 	// Policies is every phase's policy by the phase's name; left out of lists.
 	Policies map[string]json.RawMessage `json:"policies,omitempty"`

@@ -223,7 +223,7 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 // Remove implements [controller.Engine].
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	err := e.Docker.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	if errdefs.IsNotFound(err) {
+	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) { // gone, or somebody is removing it
 		return nil
 	}
 	return err

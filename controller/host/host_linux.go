@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
@@ -34,6 +35,9 @@ type Options struct {
 	// IPv6 is set if the sidecar has a route for that family.
 	IPv6   bool
 	Logger *slog.Logger
+	// Uncovered, if set, is told when rules on the host were not in force for some time because others have changed
+	// them: of the container whose namespace has that [controller.Net] ID, or of all if it is "". It is set before Run.
+	Uncovered func(namespace string, gap time.Duration)
 }
 
 // Host is the kernel of the host, as the controller wants it.
@@ -42,9 +46,16 @@ type Host struct {
 	facts   facts
 	guard   *guard.Host
 
-	mu      sync.Mutex                           // guards all below
-	bridges map[string]bool                      // whether they are managed
-	links   map[uint32]chan<- controller.Refused // by the indexes of containers' interfaces
+	mu      sync.Mutex      // guards all below
+	bridges map[string]bool // whether they are managed
+	links   map[uint32]link // by the indexes of containers' interfaces on the host
+	closed  func() error    // closes the host to the sidecar; nil before the first time
+}
+
+// link is an interface of a container's on the host.
+type link struct {
+	name string
+	of   *rim
 }
 
 var _ controller.Host = (*Host)(nil)
@@ -55,7 +66,7 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{options: o, guard: g, bridges: map[string]bool{}, links: map[uint32]chan<- controller.Refused{}}
+	h := &Host{options: o, guard: g, bridges: map[string]bool{}, links: map[uint32]link{}}
 	h.facts.client = o.Client
 	h.facts.constant = controller.Facts{Closed: o.Closed, Upstreams: o.Upstreams, NoRoute6: !o.IPv6}
 	return h, nil
@@ -68,40 +79,69 @@ func (h *Host) Run(ctx context.Context) error {
 		return h.guard.Watch(ctx, func(gap guard.Gap) {
 			h.options.Logger.Warn("rules on the host were changed by somebody else and are in force again",
 				"port", gap.Port, "uncovered_ms", gap.Uncovered.Milliseconds(), "error", gap.Err)
+			h.uncovered(gap)
 		})
 	})
 	group.Go(func() error {
 		c, err := openLog(func(f func() error) error { return f() }, LogGroup)
-		if err != nil {
-			return err
+		if err == nil {
+			err = readLog(ctx, c, h.tell)
 		}
-		return readLog(ctx, c, h.tell)
+		if err != nil {
+			h.options.Logger.Warn("refusals of the guard are counted, but not told", "error", err)
+		}
+		return nil
 	})
 	return group.Wait()
+}
+
+// uncovered tells whose rules were not in force. Who has flushed those of the whole host may have flushed those that
+// close it to the sidecar too.
+func (h *Host) uncovered(gap guard.Gap) {
+	h.mu.Lock()
+	again := h.closed
+	namespace, known := "", gap.Port == ""
+	for _, l := range h.links {
+		if l.name == gap.Port {
+			namespace, known = l.of.ns.ID().String(), true
+		}
+	}
+	h.mu.Unlock()
+	if gap.Port == "" && again != nil {
+		if err := again(); err != nil {
+			h.options.Logger.Error("the host is not closed to the sidecar", "error", err)
+		}
+	}
+	if known && h.options.Uncovered != nil {
+		h.options.Uncovered(namespace, gap.Uncovered)
+	}
 }
 
 // tell hands a packet on to the container that has sent it. Nobody waits for one that does not read.
 func (h *Host) tell(l logged) {
 	h.mu.Lock()
-	to := h.links[l.in]
+	from := h.links[l.in].of
 	h.mu.Unlock()
+	if from == nil {
+		return
+	}
 	select {
-	case to <- l.refused():
+	case from.frames <- l.refused():
 	default:
 	}
 }
 
 // own says whose an interface is, and disown that a container has none any more.
-func (h *Host) own(index uint32, to chan<- controller.Refused) {
+func (h *Host) own(index uint32, l link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.links[index] = to
+	h.links[index] = l
 }
 
 func (h *Host) disown(n *containerNet) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	maps.DeleteFunc(h.links, func(_ uint32, to chan<- controller.Refused) bool { return to == n.rim.frames })
+	maps.DeleteFunc(h.links, func(_ uint32, l link) bool { return l.of == n.rim })
 }
 
 // Close lets go of the host. All rules stay.

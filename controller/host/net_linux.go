@@ -60,7 +60,7 @@ func (n *containerNet) Refusals(ctx context.Context) iter.Seq[controller.Refused
 				})
 			}
 			if err != nil {
-				n.host.options.Logger.Warn("refusals of the gate are counted, but not told", "error", err)
+				n.host.options.Logger.Warn("refusals of the gate are counted, but not told", "namespace", n.ID(), "error", err)
 			}
 		})
 		for {
@@ -206,7 +206,7 @@ func (r *rim) each(p *controller.Plan, do func(port *guard.Port, s *guard.Spec, 
 		if err := do(port, &s.Spec, known); err != nil {
 			return err
 		}
-		r.host.own(uint32(s.Index), r.frames)
+		r.host.own(uint32(s.Index), link{s.Interface, r})
 	}
 	for name, port := range r.ports {
 		if slices.ContainsFunc(specs, func(s portSpec) bool { return s.Interface == name }) {

@@ -60,6 +60,9 @@ func openLog(in func(func() error) error, group uint16) (*netlink.Conn, error) {
 			})
 		}
 		if err != nil {
+			if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY) {
+				err = fmt.Errorf("%w: another program reads this group of NFLOG there", err)
+			}
 			return nil, errors.Join(fmt.Errorf("log of refusals: group %d: %w", group, err), c.Close())
 		}
 	}

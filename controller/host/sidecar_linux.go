@@ -9,8 +9,16 @@ import (
 )
 
 // CloseToSidecar makes the host accept nothing that begins at the sidecars' bridge but questions to name servers, as
-// far as those are the host itself. What it refuses is dropped before any other program's rules for input.
-func CloseToSidecar(bridge string, servers []netip.Addr) error {
+// far as those are the host itself. What it refuses is dropped before any other program's rules for input. It does so
+// again when others have flushed the host's rules.
+func (h *Host) CloseToSidecar(bridge string, servers []netip.Addr) error {
+	h.mu.Lock()
+	h.closed = func() error { return closeToSidecar(bridge, servers) }
+	h.mu.Unlock()
+	return closeToSidecar(bridge, servers)
+}
+
+func closeToSidecar(bridge string, servers []netip.Addr) error {
 	c, err := nft.Dial()
 	if err != nil {
 		return fmt.Errorf("close the host to the sidecar: %w", err)

@@ -193,6 +193,9 @@ func merged(a, b control.SessionSpec) control.SessionSpec {
 	if b.Hosts != nil {
 		a.Hosts = b.Hosts
 	}
+	if b.NoRoute != nil {
+		a.NoRoute = b.NoRoute
+	}
 	a.Generation = b.Generation
 	return a
 }

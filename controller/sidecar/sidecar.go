@@ -451,7 +451,8 @@ func (s *Sidecar) learn(i *instance) error {
 			return err
 		}
 		spec := control.SessionSpec{Container: one.Container, ContainerID: one.ContainerID, Generation: one.Generation,
-			Phase: one.Phase, Policies: one.Policies, Upstreams: one.Upstreams, Never: one.Never, Hosts: one.Hosts}
+			Phase: one.Phase, Policies: one.Policies, Upstreams: one.Upstreams, Never: one.Never, Hosts: one.Hosts,
+			NoRoute: one.NoRoute}
 		if one.State != control.Serving {
 			spec.Policies = nil // it refuses, and shall go on so
 		}

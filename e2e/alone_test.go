@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestAlone runs the scripts of testdata/alone one after another: what they do to the controller, the engine and the
+// host's rules concerns all containers.
+func TestAlone(t *testing.T) {
+	if !*runDocker {
+		t.Skip("needs root and Docker: go test ./e2e -run-docker")
+	}
+	files, err := filepath.Glob("testdata/alone/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		// Scripts of one call run side by side.
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			p := params(t)
+			setup := p.Setup
+			p.Setup = func(env *testscript.Env) error {
+				env.Setenv("ENGINE_NET", filepath.Join(engineDir(), "engine.netns"))
+				return setup(env)
+			}
+			p.Files = []string{file}
+			testscript.Run(t, p)
+		})
+	}
+}
+
+// cmdEngine is about the lab's engine: engine restart, engine exec PROGRAM ARG..., which runs a program in its network.
+func cmdEngine(ts *testscript.TestScript, neg bool, args []string) {
+	switch {
+	case len(args) == 1 && args[0] == "restart" && !neg:
+		restartEngine(ts)
+		eventually(ts, func() (bool, string) {
+			_, err := docker("version")
+			return err == nil, fmt.Sprint("the engine does not answer: ", err)
+		})
+	case len(args) > 1 && args[0] == "exec":
+		command := exec.Command(args[1], args[2:]...)
+		command.Stdout, command.Stderr = ts.Stdout(), ts.Stderr()
+		err := lab.InEngineNamespace(command.Run)
+		if (err != nil) != neg {
+			ts.Fatalf("%s: %v", args[1], err)
+		}
+	default:
+		ts.Fatalf("usage: engine restart | exec PROGRAM ARG...")
+	}
+}
+
+// engineDir is where the lab keeps the engine's files, and the file that stands for its network.
+func engineDir() string { return filepath.Dir(strings.TrimPrefix(lab.DockerHost(), "unix://")) }
+
+// restartEngine stops dockerd, which stops all containers, and starts it again as it was started.
+func restartEngine(ts *testscript.TestScript) {
+	dir := engineDir()
+	text, err := os.ReadFile(filepath.Join(dir, "docker.pid"))
+	ts.Check(err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	ts.Check(err)
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	ts.Check(err)
+	var args []string
+	for arg := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{0}), []byte{0}) {
+		args = append(args, string(arg))
+	}
+	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
+	eventually(ts, func() (bool, string) {
+		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH), "dockerd has not ended"
+	})
+	log, err := os.OpenFile(filepath.Join(dir, "dockerd.log"), os.O_APPEND|os.O_WRONLY, 0)
+	ts.Check(err)
+	defer log.Close()
+	again := exec.Command(args[0], args[1:]...)
+	again.Stdout, again.Stderr = log, log
+	again.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ts.Check(lab.InEngineNamespace(again.Start))
+	go again.Wait() // the lab ends it with all that is in its network
+}
