@@ -26,7 +26,7 @@ const Tag = "client:test"
 
 // packages are what the image has beside Debian's minimal base.
 const packages = "curl,git,ca-certificates,bind9-dnsutils,openssl,netcat-openbsd,python3,python3-pip,iputils-ping," +
-	"iproute2,openssh-client"
+	"iproute2,openssh-client,python3-cffi-backend,python3-pycares"
 
 var (
 	//go:embed tunnel.py

@@ -33,6 +33,9 @@ var changing = map[string][]string{
 	"moving.test.": {"203.0.113.31", "203.0.113.32", "203.0.113.33"},
 }
 
+// Rotating is how many addresses the name rotate.test has. It answers with one of them, each time with the next one.
+const Rotating = 200
+
 func newZone(record func(name, qtype string)) *zone {
 	z := &zone{record: record, names: map[string][]dns.RR{}, turns: map[string]int{}}
 	parser := dns.NewZoneParser(strings.NewReader(zoneText), "", "test.zone")
@@ -140,6 +143,11 @@ func (z *zone) answer(reply *dns.Msg, name string, qtype uint16) {
 
 // lookupLocked returns the records of a name, by its wildcard if it has none of its own, with the name as owner.
 func (z *zone) lookupLocked(name string) ([]dns.RR, bool) {
+	if name == "rotate.test." {
+		turn := z.turns[name]
+		z.turns[name]++
+		return []dns.RR{mustRR("%s 0 A 198.51.100.%d", name, 54+turn%Rotating)}, true
+	}
 	if addrs := changing[name]; addrs != nil {
 		turn := min(z.turns[name], len(addrs)-1)
 		z.turns[name]++

@@ -163,6 +163,7 @@ func (n *Internet) open() error {
 		PortEcho:  serveEcho,
 		PortSSH:   func(conn net.Conn) { n.git.serveSSH(conn, config) },
 		PortFirst: serveFirst,
+		PortLater: n.serveLater,
 		PortTicks: n.serveTicks,
 	} {
 		listener, err := n.listen(port)

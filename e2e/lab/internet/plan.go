@@ -44,5 +44,6 @@ const (
 	PortHTTPS = 443  // HTTP/1.1 and HTTP/2, a certificate for whatever name is asked for
 	PortAlt   = 8443 // as 443
 	PortFirst = 2525 // the server speaks first: "220 ready", then as echo
+	PortLater = 5432 // PostgreSQL's way to TLS, then as echo
 	PortTicks = 7000 // the client sends a line, the stream's id; a line "id number" comes back every 20 ms
 )

@@ -31,6 +31,8 @@ const maxBody = 1 << 30
 //	/ws/ticks?id=ID
 //	/smart/lab.git, /dumb/lab.git   a repository over either of git's HTTP protocols
 //	/simple/      a Python package index with one package, "labpkg"
+//	/lab.Echo/Stream   a gRPC call that sends back what it gets
+//	and what serveMirrors says
 func (n *Internet) webHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -89,6 +91,8 @@ func (n *Internet) webHandler() http.Handler {
 	mux.Handle("/dumb/", n.git.dumb())
 	mux.HandleFunc("/simple/labpkg/", serveIndex)
 	mux.HandleFunc("/files/"+wheelName, serveWheel)
+	mux.HandleFunc("/lab.Echo/Stream", serveGRPC)
+	serveMirrors(mux)
 	return mux
 }
 
