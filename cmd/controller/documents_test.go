@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
 
 	"sluice/docs/shown"
 )
@@ -100,4 +102,23 @@ func documents(t *testing.T) []shown.Document {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// Operations.md has a row for every flag of serve.
+func TestSettingsAreDocumented(t *testing.T) {
+	var got, want []string
+	for _, d := range documents(t) {
+		if filepath.Base(d.Path) == "operations.md" {
+			for _, r := range d.Rows("Settings of the controller") {
+				name, _, _ := strings.Cut(strings.Trim(r.Cells[0], "`"), " ")
+				got = append(got, name)
+			}
+		}
+	}
+	newServe(&globals{}).Flags().VisitAll(func(f *pflag.Flag) { want = append(want, "--"+f.Name) })
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("operations.md has rows for %q, the program has %q", got, want)
+	}
 }

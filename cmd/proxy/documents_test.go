@@ -1,21 +1,20 @@
 package main
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"sluice/docs/shown"
 )
 
 // Every command of sluice-proxy that a document shows has arguments that the program takes.
 func TestDocumentsShowCommandsThatExist(t *testing.T) {
-	all, err := shown.Documents("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
 	checked := 0
-	for _, d := range all {
+	for _, d := range documents(t) {
 		for _, b := range d.Blocks() {
 			commands, err := b.Commands("sluice-proxy")
 			if err != nil {
@@ -32,6 +31,15 @@ func TestDocumentsShowCommandsThatExist(t *testing.T) {
 	if checked == 0 {
 		t.Error("no document shows a command")
 	}
+}
+
+func documents(t *testing.T) []shown.Document {
+	t.Helper()
+	all, err := shown.Documents("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // parse does with a command line what comes before the work.
@@ -57,5 +65,24 @@ func TestParseSeesWhatIsWrong(t *testing.T) {
 		if err := parse(strings.Fields(args)); (err == nil) != ok {
 			t.Errorf("%s: %v", args, err)
 		}
+	}
+}
+
+// Operations.md has a row for every flag of serve.
+func TestSettingsAreDocumented(t *testing.T) {
+	var got, want []string
+	for _, d := range documents(t) {
+		if filepath.Base(d.Path) == "operations.md" {
+			for _, r := range d.Rows("Settings of the proxy") {
+				name, _, _ := strings.Cut(strings.Trim(r.Cells[0], "`"), " ")
+				got = append(got, name)
+			}
+		}
+	}
+	newServe(system{}).Flags().VisitAll(func(f *pflag.Flag) { want = append(want, "--"+f.Name) })
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("operations.md has rows for %q, the program has %q", got, want)
 	}
 }
