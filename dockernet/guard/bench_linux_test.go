@@ -26,7 +26,6 @@ var ports = flag.Int("ports", 200, "how many veths have rules in the larger benc
 func benchLab(b *testing.B, others int, withIPv6 bool) (l *lab, bytes int) {
 	l = newLab(b, "abs")
 	h := l.host.Handle(b)
-	phase := phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24", "192.0.2.1:443", "198.51.100.7:5432")
 	var specs []*Spec
 	for i := range others {
 		name, bridge := fmt.Sprintf("d%d", i), netlink.NewLinkAttrs()
@@ -51,7 +50,9 @@ func benchLab(b *testing.B, others int, withIPv6 bool) (l *lab, bytes int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		s := l.spec(b, "a", phaseOf(b, "public"), phase)
+		// Ports share what is equal, so each has a policy of its own.
+		own := fmt.Sprintf("10.9.%d.%d:443", i>>8, i&0xff)
+		s := l.spec(b, "a", phaseOf(b, "public"), phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24", own, "198.51.100.7:5432"))
 		s.Interface, s.Index, s.Hardware = name, link.Attrs().Index, nft.Hardware{2, 0, 0, 0, byte(i >> 8), byte(i)}
 		if !withIPv6 {
 			s.Addresses = s.Addresses[:1]

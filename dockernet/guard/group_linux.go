@@ -23,7 +23,7 @@ const groupSize = 16
 const tablePrefix = hostName + "_"
 
 // group is a table that some ports share. Each has chains and counters of its own, whose names begin with the port's.
-// Sets are named by what they hold, and every port whose rules need the same one has it.
+// Sets and other chains are named by what they hold, and all ports that need the same one have it.
 type group struct {
 	id     nft.ID
 	number int
@@ -31,8 +31,8 @@ type group struct {
 	ports  map[string]bool // guarded by the host's mu, as is the next
 	closed bool            // takes no more ports: who knows what somebody else, or an earlier process, has done to it
 
-	mu   sync.Mutex     // guards sets and what the kernel has of them; taken before any of the host's
-	sets map[string]int // how many generations have rules that need them
+	mu     sync.Mutex     // guards shared and what the kernel has of it; taken before any of the host's
+	shared map[string]int // how many generations need a set or a chain
 }
 
 func groupID(number int) nft.ID {
@@ -47,7 +47,7 @@ func groupNumber(table string) (int, bool) {
 }
 
 func newGroup(number int) *group {
-	return &group{id: groupID(number), number: number, ports: make(map[string]bool), sets: make(map[string]int)}
+	return &group{id: groupID(number), number: number, ports: make(map[string]bool), shared: make(map[string]int)}
 }
 
 // join gives a port a place in a table.
@@ -78,7 +78,7 @@ func (h *Host) close(g *group) {
 
 // leave takes a port out of a table, which may hold anything of it. The table itself goes with its last port.
 func (h *Host) leave(g *group, port string) error {
-	return h.takeOut(g, port, nil, func(c *nft.Conn, b *nft.Batch) error {
+	return h.takeOut(g, port, nft.Objects{}, func(c *nft.Conn, b *nft.Batch) error {
 		chains, err := c.Chains(g.id.Family)
 		if err != nil {
 			return err
@@ -95,8 +95,8 @@ func (h *Host) leave(g *group, port string) error {
 }
 
 // takeOut deletes the table if it is the last port, or else what the function adds to a batch. The port's generations
-// need the sets no more.
-func (h *Host) takeOut(g *group, port string, sets []string, own func(*nft.Conn, *nft.Batch) error) error {
+// need nothing more of what is shared.
+func (h *Host) takeOut(g *group, port string, shared nft.Objects, own func(*nft.Conn, *nft.Batch) error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h.mu.Lock()
@@ -115,7 +115,7 @@ func (h *Host) takeOut(g *group, port string, sets []string, own func(*nft.Conn,
 		return c.Send(b)
 	})
 	if err == nil {
-		g.drop(sets)
+		g.drop(shared)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,17 +131,18 @@ func (h *Host) takeOut(g *group, port string, sets []string, own func(*nft.Conn,
 // full is what something of the port is called in the table that it shares.
 func (p *Port) full(name string) string { return p.name + "/" + name }
 
-// portOf returns whose a chain is.
-func portOf(chain string) string {
-	port, _, _ := strings.Cut(chain, "/")
-	return port
-}
-
-// named gives chains their full names, with those of the sets.
-func (p *Port) named(sets map[string]string, chains ...nft.Chain) []nft.Chain {
+// named gives chains the names that they have in the table, with all that they lead to. names says which, where they
+// are shared.
+func (p *Port) named(names map[string]string, chains ...nft.Chain) []nft.Chain {
+	full := func(name string) string {
+		if n, ok := names[name]; ok {
+			return n
+		}
+		return p.full(name)
+	}
 	list := slices.Clone(chains)
 	for i := range list {
-		list[i].Name = p.full(list[i].Name)
+		list[i].Name = full(list[i].Name)
 		list[i].Rules = make([]nft.Rule, len(chains[i].Rules))
 		for j, r := range chains[i].Rules {
 			rule := slices.Clone(r)
@@ -150,14 +151,16 @@ func (p *Port) named(sets map[string]string, chains ...nft.Chain) []nft.Chain {
 				case nft.Verdict:
 					switch to := part.Chain(); part {
 					case nft.Jump(to):
-						rule[k] = nft.Jump(p.full(to))
+						rule[k] = nft.Jump(full(to))
 					case nft.Goto(to):
-						rule[k] = nft.Goto(p.full(to))
+						rule[k] = nft.Goto(full(to))
 					}
 				case nft.Count:
-					rule[k] = nft.Count{Counter: p.full(part.Counter)}
+					if !slices.Contains(tableCounters, part.Counter) {
+						rule[k] = nft.Count{Counter: p.full(part.Counter)}
+					}
 				case nft.In:
-					part.Set = sets[part.Set]
+					part.Set = full(part.Set)
 					rule[k] = part
 				}
 			}
@@ -165,6 +168,75 @@ func (p *Port) named(sets map[string]string, chains ...nft.Chain) []nft.Chain {
 		}
 	}
 	return list
+}
+
+// content is what a generation needs in a table.
+type content struct {
+	names  map[string]string // of what is shared, by the names that the rules have for it
+	own    []nft.Chain       // with their names in the table, as the next two
+	shared []nft.Chain
+	sets   []nft.Set
+}
+
+// content finds what of the rules is shared.
+func (p *Port) content(r *rules) (*content, error) {
+	c := &content{names: make(map[string]string)}
+	seen := make(map[string]bool)
+	for _, s := range r.Needed() {
+		local := s.Name
+		s.Name = contentName(&s)
+		if c.names[local] = s.Name; !seen[s.Name] {
+			c.sets = append(c.sets, s)
+		}
+		seen[s.Name] = true
+	}
+	// A chain comes after those that it leads to, for their names are a part of what it is.
+	done := make(map[string]bool)
+	var visit func(name string) error
+	visit = func(name string) error {
+		i := slices.IndexFunc(r.Chains, func(ch nft.Chain) bool { return ch.Name == name })
+		if done[name] || i < 0 || r.own[name] {
+			return nil
+		}
+		done[name] = true
+		for _, rule := range r.Chains[i].Rules {
+			for _, part := range rule {
+				if v, ok := part.(nft.Verdict); ok && v.Chain() != "" {
+					if err := visit(v.Chain()); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		ch := p.named(c.names, r.Chains[i])[0]
+		compiled, err := nft.Compiled(r.ID, &ch)
+		if err != nil {
+			return err
+		}
+		ch.Name = fmt.Sprintf("rules_%x", hash(append(compiled, byte(ch.Kind))))
+		if c.names[name] = ch.Name; !seen[ch.Name] {
+			c.shared = append(c.shared, ch)
+		}
+		seen[ch.Name] = true
+		return nil
+	}
+	for i := range r.Chains {
+		if err := visit(r.Chains[i].Name); err != nil {
+			return nil, err
+		}
+	}
+	for i := range r.Chains {
+		if r.own[r.Chains[i].Name] {
+			c.own = append(c.own, p.named(c.names, r.Chains[i])...)
+		}
+	}
+	return c, nil
+}
+
+// hash is short enough for a name, and too long for two that are equal.
+func hash(b []byte) []byte {
+	h := sha256.Sum256(b)
+	return h[:16]
 }
 
 func (p *Port) counters(names ...string) []string {
@@ -177,55 +249,62 @@ func (p *Port) counters(names ...string) []string {
 
 // contentName is the same for sets that hold the same.
 func contentName(s *nft.Set) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%v %v\n", s.Type, s.Interval)
-	var b []byte
+	b := fmt.Appendf(nil, "%v %v\n", s.Type, s.Interval)
 	for _, e := range s.Elements {
-		b = append(append(b[:0], e.First.AsSlice()...), e.Last.AsSlice()...)
-		h.Write(binary.BigEndian.AppendUint16(b, e.Port))
+		b = append(append(b, e.First.AsSlice()...), e.Last.AsSlice()...)
+		b = binary.BigEndian.AppendUint16(b, e.Port)
 	}
-	return fmt.Sprintf("set_%x", h.Sum(nil)[:16])
+	return fmt.Sprintf("set_%x", hash(b))
 }
 
-// share adds sets to a batch that the table does not have yet, and returns those, and the names of all by those that
-// they had. The group must be locked until [group.keep] or a failure.
-func (g *group) share(b *nft.Batch, sets []nft.Set) (made []nft.Set, names map[string]string) {
-	names = make(map[string]string)
-	for _, s := range sets {
-		local := s.Name
-		s.Name = contentName(&s)
-		names[local] = s.Name
-		if g.sets[s.Name] == 0 && !slices.ContainsFunc(made, func(m nft.Set) bool { return m.Name == s.Name }) {
-			made = append(made, s)
+// missing returns what of the shared things the table does not have. The group must be locked until it is made and
+// kept.
+func (g *group) missing(c *content) (chains []nft.Chain, sets []nft.Set) {
+	for _, ch := range c.shared {
+		if g.shared[ch.Name] == 0 {
+			chains = append(chains, ch)
 		}
 	}
-	b.AddSets(g.id, made...)
-	return made, names
+	for _, s := range c.sets {
+		if g.shared[s.Name] == 0 {
+			sets = append(sets, s)
+		}
+	}
+	return chains, sets
 }
 
-// keep counts sets that a generation's rules need.
-func (g *group) keep(names []string) {
-	for _, n := range names {
-		g.sets[n]++
+// keep counts what a generation needs.
+func (g *group) keep(o nft.Objects) {
+	for _, n := range slices.Concat(o.Chains, o.Sets) {
+		g.shared[n]++
 	}
 }
 
-// unneeded returns which of the sets nobody needs any more without some generations, whose sets these are.
-func (g *group) unneeded(names []string) (list []string) {
+// unneeded returns what nobody needs any more without some generations, which need this.
+func (g *group) unneeded(o nft.Objects) (list nft.Objects) {
 	without := make(map[string]int)
-	for _, n := range names {
-		if without[n]++; without[n] == g.sets[n] {
-			list = append(list, n)
+	last := func(n string) bool {
+		without[n]++
+		return without[n] == g.shared[n]
+	}
+	for _, n := range o.Chains {
+		if last(n) {
+			list.Chains = append(list.Chains, n)
+		}
+	}
+	for _, n := range o.Sets {
+		if last(n) {
+			list.Sets = append(list.Sets, n)
 		}
 	}
 	return list
 }
 
-// drop counts them as not needed any more.
-func (g *group) drop(names []string) {
-	for _, n := range names {
-		if g.sets[n]--; g.sets[n] <= 0 {
-			delete(g.sets, n)
+// drop counts it as not needed any more.
+func (g *group) drop(o nft.Objects) {
+	for _, n := range slices.Concat(o.Chains, o.Sets) {
+		if g.shared[n]--; g.shared[n] <= 0 {
+			delete(g.shared, n)
 		}
 	}
 }
@@ -242,7 +321,8 @@ func (h *Host) findGroups(chains map[string][]string) {
 		h.lastGroup = max(h.lastGroup, number)
 		h.groups[table] = g
 		for _, c := range list {
-			if port := portOf(c); !g.ports[port] {
+			port, _, ok := strings.Cut(c, "/")
+			if ok && !g.ports[port] {
 				g.ports[port] = true
 				h.found[port] = append(h.found[port], g)
 			}

@@ -91,7 +91,14 @@ func (h *Host) open() error {
 				h.names[s][n] = true
 			}
 		}
-		return c.Send(h.hostBatch())
+		b := h.hostBatch()
+		for name, g := range h.groups {
+			if len(g.ports) == 0 {
+				b.DeleteTable(g.id)
+				delete(h.groups, name)
+			}
+		}
+		return c.Send(b)
 	})
 }
 
@@ -227,11 +234,19 @@ func (h *Host) take() (c *nft.Conn, err error) {
 // Counters reads the counters for the whole host.
 func (h *Host) Counters() (c Counters, err error) {
 	err = h.with(func(conn *nft.Conn) error {
-		for _, id := range []nft.ID{inetTable, bridgeTable, arpTable} {
+		h.mu.Lock()
+		ids := []nft.ID{inetTable, bridgeTable, arpTable}
+		for _, g := range h.groups {
+			ids = append(ids, g.id)
+		}
+		h.mu.Unlock()
+		for _, id := range ids {
 			got, err := conn.Counters(id)
 			if err != nil {
 				return err
 			}
+			add(&c.Refused, got[refusedCount])
+			add(&c.Replies, got[repliesCount])
 			add(&c.NotReply, got[notReplyCount])
 			add(&c.NotOpen, got[notOpenCount])
 			add(&c.Unmarked, got[unmarkedCount])

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,13 +22,13 @@ func TestKernelHasTheListing(t *testing.T) {
 				s := example(family == "ipv6", threeOf(t, p.phase, p.beside...))
 				s.Internal = p.internal
 				c := config{DefaultMark, testLogGroup}
-				table := build(s, c, 1)
-				table.Counters = allCounters
-				table.Put(c.ingress(s, 1))
-				for _, chain := range c.inForce(s, s.ref(1, policy.Baseline)) {
-					table.Put(chain)
+				rules := build(s, c, 1)
+				rules.Counters = slices.Concat(portCounters, tableCounters)
+				rules.Put(c.ingress(s, 1))
+				for _, chain := range rules.inForce(s.ref(1, policy.Baseline)) {
+					rules.Put(chain)
 				}
-				table = table.Reachable()
+				table := rules.Reachable()
 				compare(t, func(batch *nft.Batch) {
 					batch.AddTable(table.ID)
 					batch.AddCounters(table.ID, table.Counters...)

@@ -56,15 +56,6 @@ func (c config) bounded(rate uint64, burst uint32) []nft.Part {
 	return []nft.Part{nft.Limit{Rate: rate, Burst: burst}, addMark(c.mark.allowed()), nft.Accept}
 }
 
-// within returns for addresses of the networks, and refuses others.
-func (b *builder) within(field *nft.Field, networks ...netip.Prefix) []nft.Rule {
-	var rules []nft.Rule
-	for _, p := range networks {
-		rules = append(rules, nft.Rule{nft.Is(field, nft.Network(p)), nft.Return})
-	}
-	return append(rules, b.drop(neighbourCount))
-}
-
 // Neighbour discovery, RFC 4861 §4.3, §4.4: a message of 24 bytes, and one option of 8 at most, with a hardware address
 // or, when an address is new, a random number (RFC 7527 §4.2).
 const (
@@ -88,42 +79,50 @@ var (
 
 // neighbours6 is arp for IPv6. It returns the rules that lead there.
 func (b *builder) neighbours6() []nft.Rule {
-	refuse := b.drop(neighbourCount)
-	onLink := append(b.onLink(nft.IPv6), linkLocal)
-	ownSource, ownTarget := b.own(nft.IPv6, nft.IP6Source), b.own(nft.IPv6, nft.NDTarget)
+	ownSource, ownTarget := b.isOwn(nft.IPv6, nft.IP6Source), b.isOwn(nft.IPv6, nft.NDTarget)
 	bare, withOption := nft.Is(nft.Length, nft.Number(neighbourBytes)), nft.Is(nft.Length, nft.Number(neighbourBytes+optionBytes))
 	hardware := func(kind byte) nft.Part { return nft.Is(option, append(nft.Bytes{kind, 1}, b.Hardware[:]...)) }
-	often := func(name string, rate uint64, burst uint32) nft.Verdict {
-		b.chain(nft.IPv6, b.name(name), append(b.neighbourly(b.generation, nft.IPv6), b.bounded(rate, burst), refuse)...)
-		return b.to(name)
+	onLink := append(b.onLink(nft.IPv6), linkLocal)
+	notOf := func(field *nft.Field, networks ...netip.Prefix) nft.Rule {
+		var tests []nft.Part
+		for _, p := range networks {
+			tests = append(tests, nft.Not(field, nft.Network(p)))
+		}
+		return b.drop(neighbourCount, tests...)
 	}
-	onThisLink := nft.Rule{nft.Jump(b.name("nd_to"))}
-	b.chain(nft.IPv6, b.name("nd_to"), b.within(nft.IP6Destination, append(slices.Clone(onLink), solicitedNode, allNodes)...)...)
+	elsewhere := notOf(nft.IP6Destination, append(slices.Clone(onLink), solicitedNode, allNodes)...)
+	// message makes the chain of one kind, of which one of the true forms must hold. The mark says so meanwhile.
+	message := func(name string, rate uint64, burst uint32, untrue []nft.Rule, forms ...nft.Rule) {
+		rules := untrue
+		for _, f := range forms {
+			rules = append(rules, append(f, addMark(b.mark.replies())))
+		}
+		rules = append(rules, b.drop(neighbourCount, nft.Masked{Field: nft.Mark, Mask: uint32(b.mark), Value: nft.Hex(0)}))
+		rules = append(rules, b.neighbourly(b.generation, nft.IPv6)...)
+		rules = append(rules, append(nft.Rule{nft.Limit{Rate: rate, Burst: burst}}, b.setMark(b.mark.allowed()), nft.Accept))
+		b.ownChain(nft.IPv6, b.name(name), append(rules, b.drop(neighbourCount))...)
+	}
 
-	search, zero := often("nd_search", searchRate, searchBurst), nft.Is(reserved, nft.Bytes{0, 0, 0, 0})
-	unspecified := nft.Is(nft.IP6Source, nft.Single(netip.IPv6Unspecified()))
-	b.chain(nft.IPv6, b.name("nd_target"), b.within(nft.NDTarget, onLink...)...)
-	b.chain(nft.IPv6, b.name("solicit"), onThisLink, nft.Rule{nft.Jump(b.name("nd_target"))},
-		nft.Rule{zero, ownSource, bare, search},
-		nft.Rule{zero, ownSource, withOption, hardware(sourceOption), search},
+	zero, unspecified := nft.Is(reserved, nft.Bytes{0, 0, 0, 0}), nft.Is(nft.IP6Source, nft.Single(netip.IPv6Unspecified()))
+	message("solicit", searchRate, searchBurst, []nft.Rule{elsewhere, notOf(nft.NDTarget, onLink...)},
+		nft.Rule{zero, ownSource, bare},
+		nft.Rule{zero, ownSource, withOption, hardware(sourceOption)},
 		// Nobody else may have an address that the container gets: RFC 4862 §5.4.
-		nft.Rule{zero, unspecified, ownTarget, bare, search},
-		nft.Rule{zero, unspecified, ownTarget, withOption, nft.Is(optionStart, nft.Bytes{nonceOption, 1}), search},
-		refuse)
+		nft.Rule{zero, unspecified, ownTarget, bare},
+		nft.Rule{zero, unspecified, ownTarget, withOption, nft.Is(optionStart, nft.Bytes{nonceOption, 1})})
 
 	// An advertisement has flags for "solicited" and "override"; the container is no router.
-	answer, flags := often("nd_answer", answerRate, answerBurst), nft.Masked{Field: reserved, Mask: 0x9fffffff, Value: nft.Number(0)}
-	b.chain(nft.IPv6, b.name("advert"), onThisLink,
-		nft.Rule{flags, ownSource, ownTarget, bare, answer},
-		nft.Rule{flags, ownSource, ownTarget, withOption, hardware(targetOption), answer},
-		refuse)
+	flags := nft.Masked{Field: reserved, Mask: 0x9fffffff, Value: nft.Number(0)}
+	message("advert", answerRate, answerBurst, []nft.Rule{elsewhere},
+		nft.Rule{flags, ownSource, ownTarget, bare},
+		nft.Rule{flags, ownSource, ownTarget, withOption, hardware(targetOption)})
 
-	message := func(kind nft.Word, chain string) nft.Rule {
+	to := func(kind nft.Word, chain string) nft.Rule {
 		// A hop limit that no router lets through.
 		return nft.Rule{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Is(nft.IP6HopLimit, nft.Number(255)),
 			nft.Is(nft.ICMP6Type, kind), nft.Is(nft.ICMP6Code, nft.Number(0)), b.to(chain)}
 	}
-	return []nft.Rule{message("nd-neighbor-solicit", "solicit"), message("nd-neighbor-advert", "advert")}
+	return []nft.Rule{to("nd-neighbor-solicit", "solicit"), to("nd-neighbor-advert", "advert")}
 }
 
 // link makes the chain of a phase in which few neighbours matter: the gateways, and those whom the container may dial.
@@ -137,12 +136,12 @@ func (b *builder) link(r ref, f nft.Kind) {
 		return rules
 	}
 	if f == nft.IPv4 {
-		b.chain(nft.ARP, r.link(f), append(in(nft.ARPTarget), b.drop(neighbourCount))...)
+		b.ownChain(nft.ARP, r.link(f), append(in(nft.ARPTarget), b.drop(neighbourCount))...)
 		return
 	}
 	search, answer := nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-solicit")), nft.Is(nft.ICMP6Type, nft.Word("nd-neighbor-advert"))
-	b.chain(nft.IPv6, r.link(f), slices.Concat(in(nft.NDTarget, search), in(nft.IP6Destination, answer), []nft.Rule{
-		{search, b.own(nft.IPv6, nft.NDTarget), nft.Return},
+	b.ownChain(nft.IPv6, r.link(f), slices.Concat(in(nft.NDTarget, search), in(nft.IP6Destination, answer), []nft.Rule{
+		{search, b.isOwn(nft.IPv6, nft.NDTarget), nft.Return},
 		// Who asks may do so with an address of the link, which nobody has told us.
 		{answer, nft.Is(nft.IP6Destination, nft.Network(linkLocal)), nft.Return},
 		b.drop(neighbourCount),

@@ -13,24 +13,30 @@ import (
 // ingressChain is the base chain, the only one that does not belong to a generation.
 const ingressChain = "ingress"
 
-// Counters of a port's table: what is marked, and what is dropped.
+// Counters: of a port, and of all ports that share a table.
 const (
 	allowedCount = "allowed" // also for connections that are open already
-	repliesCount = "replies"
 	resetsCount  = "resets"
+	judgedCount  = "judged" // by the phases
 
-	refusedCount     = "refused" // by the phase
 	sourceCount      = "false_source"
 	malformedCount   = "malformed"
 	misdirectedCount = "misdirected"
 	neighbourCount   = "neighbour"
 	quarantineCount  = "quarantine"
+
+	repliesCount = "replies"
+	refusedCount = "refused" // by the phase, or closed
 )
 
-var allCounters = []string{allowedCount, repliesCount, resetsCount,
-	refusedCount, sourceCount, malformedCount, misdirectedCount, neighbourCount, quarantineCount}
+var (
+	portCounters = []string{allowedCount, resetsCount, judgedCount,
+		sourceCount, malformedCount, misdirectedCount, neighbourCount, quarantineCount}
+	tableCounters = []string{repliesCount, refusedCount}
+)
 
-// The kernel looks at every chain of all tables whenever anything changes (nf_tables_commit), so there are few.
+// The kernel looks at every chain of all tables whenever anything changes (nf_tables_commit), so there are few of a
+// port's own: those with its addresses, counters and limits. Ports that share a table have the others in common.
 
 // Chains that drop and log, one for what the phase refuses and one for what no phase would let through.
 const (
@@ -93,9 +99,9 @@ func Listing(s *Spec, phase policy.Phase, m Mark, logGroup uint16) (string, erro
 		return "", err
 	}
 	t := build(s, config{m, logGroup}, 1)
-	t.Counters = allCounters
+	t.Counters = slices.Concat(portCounters, tableCounters)
 	t.Put(config{m, logGroup}.ingress(s, 1))
-	for _, c := range (config{m, logGroup}).inForce(s, s.ref(1, phase)) {
+	for _, c := range t.inForce(s.ref(1, phase)) {
 		t.Put(c)
 	}
 	return t.Reachable().String(), nil
@@ -109,20 +115,26 @@ type builder struct {
 	plan   *direct.Plan
 	sets   []nft.Set // besides the plan's
 	chains []nft.Chain
+	own    map[string]bool // chains of the port's own
 	floors map[policy.Inbound]*direct.Floor
 }
 
+// rules are what a generation consists of.
+type rules struct {
+	nft.Table
+	*builder
+}
+
 // build makes the sets and chains of all phases, with those for what is in force still empty. Nothing leads to them yet.
-func build(s *Spec, c config, g generation) *nft.Table {
-	b := &builder{Spec: s, config: c, generation: g, floors: make(map[policy.Inbound]*direct.Floor)}
+func build(s *Spec, c config, g generation) *rules {
+	b := &builder{Spec: s, config: c, generation: g, own: make(map[string]bool), floors: make(map[policy.Inbound]*direct.Floor)}
 	b.plan = direct.NewPlan(&s.Spec, s.families(), false, g.name)
-	for _, name := range []string{refusedChain, forgedChain} {
-		b.chain(nft.AnyKind, b.name(name), b.dropped(name)...)
-	}
+	b.chain(nft.AnyKind, b.name(refusedChain), b.dropped(refusedChain)...)
+	b.ownChain(nft.AnyKind, b.name(forgedChain), b.dropped(forgedChain)...)
 	for _, f := range s.families() {
-		b.chain(f, g.judge(f))
+		b.ownChain(f, g.judge(f))
 		if b.secluded() {
-			b.chain(map[nft.Kind]nft.Kind{nft.IPv4: nft.ARP, nft.IPv6: nft.IPv6}[f], g.link(f))
+			b.ownChain(linkKind(f), g.link(f))
 		}
 		b.packets(f)
 	}
@@ -132,11 +144,25 @@ func build(s *Spec, c config, g generation) *nft.Table {
 			b.phase(policy.Phase(i), f)
 		}
 	}
-	return &nft.Table{ID: nft.ID{Family: "netdev", Name: hostName}, Sets: append(b.plan.Sets, b.sets...), Chains: b.chains}
+	return &rules{nft.Table{ID: nft.ID{Family: "netdev", Name: hostName}, Sets: append(b.plan.Sets, b.sets...), Chains: b.chains}, b}
 }
 
+// chain makes one that does not tell ports from each other.
 func (b *builder) chain(kind nft.Kind, name string, rules ...nft.Rule) {
 	b.chains = append(b.chains, nft.Chain{Name: name, Kind: kind, Rules: rules})
+}
+
+func (b *builder) ownChain(kind nft.Kind, name string, rules ...nft.Rule) {
+	b.chain(kind, name, rules...)
+	b.own[name] = true
+}
+
+// linkKind is how neighbours of a family are sought.
+func linkKind(f nft.Kind) nft.Kind {
+	if f == nft.IPv4 {
+		return nft.ARP
+	}
+	return f
 }
 
 // to is how a packet gets to a chain of this generation for good.
@@ -188,19 +214,15 @@ func (c config) ingress(s *Spec, g generation) nft.Chain {
 	})}
 }
 
-// inForce are the chains that say which phases are in force: all of them must let a packet through. s is the Spec of
-// the first one, whose generation the chains belong to.
-func (c config) inForce(s *Spec, phases ...ref) (chains []nft.Chain) {
-	g := phases[0].generation
-	for _, f := range s.families() {
-		judge, link := nft.Chain{Name: g.judge(f), Kind: f}, nft.Chain{Name: g.link(f), Kind: f}
-		if f == nft.IPv4 {
-			link.Kind = nft.ARP
-		}
+// inForce are the chains that say which phases are in force: all of them must let a packet through. The first one is of
+// this generation.
+func (b *builder) inForce(phases ...ref) (chains []nft.Chain) {
+	for _, f := range b.families() {
+		judge, link := nft.Chain{Name: b.generation.judge(f), Kind: f}, nft.Chain{Name: b.generation.link(f), Kind: linkKind(f)}
 		for _, r := range phases {
 			switch {
 			case !slices.Contains(r.families, f): // a newer Spec has no addresses of the family
-				judge.Rules = append(judge.Rules, g.drop(malformedCount))
+				judge.Rules = append(judge.Rules, b.drop(malformedCount))
 			case r.closed:
 				judge.Rules = append(judge.Rules, nft.Rule{r.generation.refusal(r.inbound, f)})
 			default:
@@ -210,9 +232,9 @@ func (c config) inForce(s *Spec, phases ...ref) (chains []nft.Chain) {
 				link.Rules = append(link.Rules, nft.Rule{nft.Jump(r.link(f))})
 			}
 		}
-		judge.Rules = append(judge.Rules, nft.Rule{addMark(c.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept})
+		judge.Rules = append(judge.Rules, nft.Rule{addMark(b.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept})
 		chains = append(chains, judge)
-		if s.secluded() {
+		if b.secluded() {
 			chains = append(chains, link)
 		}
 	}

@@ -43,8 +43,10 @@ type portState struct {
 type stage struct {
 	generation generation
 	spec       *Spec
-	objects    nft.Objects       // with their full names
-	sets       map[string]string // the full names of sets
+	rules      *rules
+	names      map[string]string // of what it shares with others, in the table
+	own        []string          // chains of the port's own, with their full names
+	shared     nft.Objects
 }
 
 func (s *stage) ref(p policy.Phase) ref { return s.spec.ref(s.generation, p) }
@@ -141,9 +143,9 @@ func (p *Port) takeOut() error {
 	if p.staged != nil {
 		all = append(slices.Clone(all), p.staged)
 	}
-	objects := objectsOf(all)
-	err := p.host.takeOut(g, p.name, objects.Sets, func(_ *nft.Conn, b *nft.Batch) error {
-		counters := allCounters
+	own, shared := objectsOf(all)
+	err := p.host.takeOut(g, p.name, shared, func(_ *nft.Conn, b *nft.Batch) error {
+		counters := portCounters
 		switch {
 		case p.staged != nil:
 		case p.quarantined:
@@ -152,7 +154,7 @@ func (p *Port) takeOut() error {
 			return nil // it has not come to that
 		}
 		b.DeleteBaseChain(g.id, p.full(ingressChain))
-		b.Delete(g.id, nft.Objects{Chains: objects.Chains, Sets: g.unneeded(objects.Sets)})
+		g.delete(b, own, shared)
 		b.DeleteCounters(g.id, p.counters(counters...)...)
 		return nil
 	})
@@ -164,13 +166,20 @@ func (p *Port) takeOut() error {
 	return nil
 }
 
-// objectsOf are those of some generations, sets as often as they need them.
-func objectsOf(stages []*stage) (o nft.Objects) {
+// delete adds to a batch what deletes chains, and what nobody needs without some generations.
+func (g *group) delete(b *nft.Batch, own []string, shared nft.Objects) {
+	o := g.unneeded(shared)
+	b.Delete(g.id, nft.Objects{Chains: append(slices.Clone(own), o.Chains...), Sets: o.Sets})
+}
+
+// objectsOf are the chains of some generations, and what they need of others', as often as they need it.
+func objectsOf(stages []*stage) (own []string, shared nft.Objects) {
 	for _, s := range stages {
-		o.Chains = append(o.Chains, s.objects.Chains...)
-		o.Sets = append(o.Sets, s.objects.Sets...)
+		own = append(own, s.own...)
+		shared.Chains = append(shared.Chains, s.shared.Chains...)
+		shared.Sets = append(shared.Sets, s.shared.Sets...)
 	}
-	return o
+	return own, shared
 }
 
 // leaveFormer deletes the rules of before.
@@ -232,30 +241,33 @@ func (p *Port) stage(s *Spec) error {
 		older = append(slices.Clone(older), p.staged)
 	}
 	made.generation = next
-	t := build(s, p.host.config, next)
+	made.rules = build(made.spec, p.host.config, next)
+	c, err := p.content(made.rules)
+	if err != nil {
+		return err
+	}
+	made.names, made.own = c.names, chainNames(c.own)
+	made.shared = nft.Objects{Chains: chainNames(c.shared), Sets: setNames(c.sets)}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	newChains, newSets := g.missing(c)
+	chains := append(newChains, c.own...)
 	b := new(nft.Batch)
 	b.AddTable(g.id)
-	b.AddCounters(g.id, p.counters(allCounters...)...)
-	newSets, names := g.share(b, t.Needed())
-	made.sets = names
-	chains := p.named(names, t.Chains...)
+	b.AddCounters(g.id, tableCounters...)
+	b.AddCounters(g.id, p.counters(portCounters...)...)
+	b.AddSets(g.id, newSets...)
 	b.AddChains(g.id, chains...)
 	b.AddRules(g.id, chains...)
-	for _, c := range chains {
-		made.objects.Chains = append(made.objects.Chains, c.Name)
-	}
-	made.objects.Sets = slices.Collect(maps.Values(names))
-	err := p.host.with(func(c *nft.Conn) error {
+	err = p.host.with(func(c *nft.Conn) error {
 		// Before there are rules nothing depends on the port's name in the host's sets, and without it they do not hold.
 		if err := p.host.addPort(p.name, b, func() error { return c.Send(b) }); err != nil {
 			return err
 		}
 		if err := c.Verify(g.id, newSets); err != nil {
 			d := new(nft.Batch)
-			d.Delete(g.id, nft.Objects{Chains: made.objects.Chains, Sets: setNames(newSets)})
+			d.Delete(g.id, nft.Objects{Chains: chainNames(chains), Sets: setNames(newSets)})
 			return errors.Join(err, c.Send(d))
 		}
 		return nil
@@ -263,33 +275,41 @@ func (p *Port) stage(s *Spec) error {
 	if err != nil {
 		return err
 	}
-	g.keep(made.objects.Sets)
+	g.keep(made.shared)
 	p.staged, p.older = made, older
 	return nil
 }
 
 func setNames(sets []nft.Set) (names []string) {
-	for _, s := range sets {
-		names = append(names, s.Name)
+	for i := range sets {
+		names = append(names, sets[i].Name)
+	}
+	return names
+}
+
+func chainNames(chains []nft.Chain) (names []string) {
+	for i := range chains {
+		names = append(names, chains[i].Name)
 	}
 	return names
 }
 
 // enforce puts one phase of the newest generation in force, and deletes what is older.
 func (p *Port) enforce(r ref) error {
-	g, older := p.at, objectsOf(p.older)
+	g := p.at
+	own, shared := objectsOf(p.older)
 	b := new(nft.Batch)
 	if p.current != p.staged {
-		ingress := p.named(p.staged.sets, p.host.ingress(p.staged.spec, r.generation))
+		ingress := p.named(p.staged.names, p.host.ingress(p.staged.spec, r.generation))
 		b.AddChains(g.id, ingress...)
 		b.Replace(g.id, ingress...)
 	}
-	b.Replace(g.id, p.named(p.staged.sets, p.host.inForce(p.staged.spec, r)...)...)
+	b.Replace(g.id, p.named(p.staged.names, p.staged.rules.inForce(r)...)...)
 	g.mu.Lock()
-	b.Delete(g.id, nft.Objects{Chains: older.Chains, Sets: g.unneeded(older.Sets)})
+	g.delete(b, own, shared)
 	err := p.host.with(func(c *nft.Conn) error { return c.Send(b) })
 	if err == nil {
-		g.drop(older.Sets)
+		g.drop(shared)
 	}
 	g.mu.Unlock()
 	if err != nil {
@@ -306,7 +326,9 @@ func (p *Port) enforce(r ref) error {
 func (p *Port) both(r ref) error {
 	refs := []ref{p.inForce[0], r}
 	b := new(nft.Batch)
-	b.Replace(p.at.id, p.named(p.current.sets, p.host.inForce(p.current.spec, refs...)...)...)
+	names := maps.Clone(p.current.names)
+	maps.Copy(names, p.staged.names) // which may be of another generation
+	b.Replace(p.at.id, p.named(names, p.current.rules.inForce(refs...)...)...)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
 		return err
 	}
@@ -348,9 +370,8 @@ func (p *Port) Counters() (c PortCounters, err error) {
 			}
 			of := func(counter string) nft.Counter { return got[p.full(counter)] }
 			c = PortCounters{
-				Allowed: of(allowedCount), Replies: of(repliesCount), Resets: of(resetsCount),
-				Refused: of(refusedCount), FalseSource: of(sourceCount), Malformed: of(malformedCount),
-				Misdirected: of(misdirectedCount), Neighbour: of(neighbourCount), Quarantine: of(quarantineCount),
+				Judged: of(judgedCount), Allowed: of(allowedCount), Resets: of(resetsCount),
+				FalseSource: of(sourceCount), Malformed: of(malformedCount), Misdirected: of(misdirectedCount), Neighbour: of(neighbourCount), Quarantine: of(quarantineCount),
 			}
 			return nil
 		})

@@ -9,43 +9,59 @@ import (
 	"sluice/policy"
 )
 
-// packets makes the chain for packets of a family: what does not depend on a phase.
+// packets makes the chain for packets of a family: what does not depend on a phase. What is left is to be judged, with
+// no bits in the mark.
 func (b *builder) packets(f nft.Kind) {
-	judge := nft.Goto(b.generation.judge(f))
 	var rules []nft.Rule
-	next, icmp, icmpType, header := nft.IPProtocol, nft.Word("icmp"), nft.ICMPType, nft.Number(20)
-	if f == nft.IPv4 {
-		rules = []nft.Rule{
-			b.drop(malformedCount, nft.Not(nft.IPHeaderLength, nft.Number(5))),
-			b.drop(malformedCount, nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}),
-		}
-	} else {
-		next, icmp, icmpType, header = nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, 40
+	if f == nft.IPv6 {
 		rules = b.neighbours6()
 	}
+	b.shape(f)
+	found := func(bits uint32) nft.Masked {
+		return nft.Masked{Field: nft.Mark, Mask: uint32(b.mark), Value: nft.Hex(bits)}
+	}
 	rules = append(rules,
-		// What the kernel calls the protocol further on is the one behind all extension headers.
-		b.drop(malformedCount, nft.Not(next, nft.Word("tcp")), nft.Not(next, nft.Word("udp")), nft.Not(next, icmp)),
+		nft.Rule{nft.Jump(b.name("shape" + version(f)))},
+		b.drop(malformedCount, found(0)),
 		b.drop(sourceCount, b.notOwn(f, f.Source())),
 		b.misdirected(f))
 	rules = append(rules, b.plan.Closed(f, b.drop(refusedCount)...)...)
+	rules = append(rules, nft.Rule{found(b.mark.open()), nft.Count{Counter: resetsCount}, nft.Accept})
+	rules = append(rules, b.plan.Open(f, nft.Count{Counter: allowedCount}, nft.Accept)...)
+	b.ownChain(f, b.name("ip"+version(f)), append(rules, nft.Rule{b.setMark(0), nft.Count{Counter: judgedCount}, nft.Goto(b.generation.judge(f))})...)
+}
+
+// shape makes the chain that says in the mark what a packet is, for its caller only: open for a reset, and allowed for
+// what may be judged. Nothing says that it is something else.
+func (b *builder) shape(f nft.Kind) {
+	next, icmp, icmpType, header := nft.IPProtocol, nft.Word("icmp"), nft.ICMPType, nft.Number(20)
+	var rules []nft.Rule
+	if f == nft.IPv4 {
+		rules = []nft.Rule{
+			{nft.Not(nft.IPHeaderLength, nft.Number(5)), nft.Return},
+			{nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, nft.Return},
+		}
+	} else {
+		next, icmp, icmpType, header = nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, 40
+	}
+	// What the kernel calls the protocol further on is the one behind all extension headers.
+	rules = append(rules, nft.Rule{nft.Not(next, nft.Word("tcp")), nft.Not(next, nft.Word("udp")), nft.Not(next, icmp), nft.Return})
 	// The reset of a socket that a switch has destroyed must reach the other end, whatever the phase.
 	for _, words := range resetWords {
 		rules = append(rules, nft.Rule{
 			nft.Masked{Field: nft.TCPFlags, Mask: 7, Words: []nft.Word{"fin", "syn", "rst"}, Value: nft.Word("rst")},
 			nft.Is(nft.TCPOffset, words), nft.Is(nft.Length, header+4*words),
-			addMark(b.mark.open()), nft.Count{Counter: resetsCount}, nft.Accept})
+			addMark(b.mark.open()), nft.Return})
 	}
-	rules = append(rules, b.plan.Open(f, addMark(b.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept)...)
+	allowed := []nft.Part{addMark(b.mark.allowed()), nft.Return}
 	forContainers := nft.Rule{nft.Is(nft.Protocol, icmp)}
 	for _, types := range notForContainers[f] {
 		forContainers = append(forContainers, nft.Not(icmpType, types))
 	}
-	b.chain(f, b.name("ip"+version(f)), append(rules,
-		nft.Rule{nft.Not(nft.TCPPort, nft.Number(0)), judge},
-		nft.Rule{nft.Not(nft.UDPPort, nft.Number(0)), judge},
-		append(forContainers, judge),
-		b.drop(malformedCount))...)
+	b.chain(f, b.name("shape"+version(f)), append(rules,
+		append(nft.Rule{nft.Not(nft.TCPPort, nft.Number(0))}, allowed...),
+		append(nft.Rule{nft.Not(nft.UDPPort, nft.Number(0))}, allowed...),
+		append(forContainers, allowed...))...)
 }
 
 // resetWords are how many words of 4 bytes a reset has that Linux sends: the header, and timestamps if the connection
@@ -64,13 +80,13 @@ func (b *builder) notOwn(f nft.Kind, field *nft.Field) nft.Part {
 	if own := of(b.Addresses, f, itself); len(own) == 1 {
 		return nft.Not(field, nft.Single(own[0]))
 	}
-	in := b.own(f, field)
+	in := b.isOwn(f, field)
 	in.Not = true
 	return in
 }
 
-// own holds if it is one.
-func (b *builder) own(f nft.Kind, field *nft.Field) nft.In {
+// isOwn holds if it is one.
+func (b *builder) isOwn(f nft.Kind, field *nft.Field) nft.In {
 	own := of(b.Addresses, f, itself)
 	slices.SortFunc(own, netip.Addr.Compare)
 	var elements []nft.Element

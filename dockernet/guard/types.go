@@ -28,8 +28,12 @@ type Gap struct {
 	Err error
 }
 
-// Counters are what the host's tables have counted since they were made.
+// Counters are what the host's tables have counted since they were made, and tables that are still there.
 type Counters struct {
+	// Refused are packets of all containers that were dropped by what the phase in force allows, or because nobody may
+	// reach that port. Replies are those that it does not allow but that may be replies, and were marked so. What of them
+	// is none, is in NotReply.
+	Refused, Replies nft.Counter
 	// NotReply and NotOpen are packets of containers that were marked as replies, or as parts of a connection that is
 	// open, but were none.
 	NotReply, NotOpen nft.Counter
@@ -39,18 +43,19 @@ type Counters struct {
 	Unjudged nft.Counter
 }
 
-// PortCounters are what the table of one veth has counted since it was made.
+// PortCounters are what was counted of one veth since its rules were made.
 type PortCounters struct {
-	// Allowed are packets of the direct plane. Some may be for connections that are open only, see [Counters.NotOpen].
-	Allowed nft.Counter
-	// Replies are marked as such. What of them is none, the host's rules drop.
-	Replies, Resets nft.Counter
+	// Judged are packets that the phase in force was asked about, and Allowed those of them that are on the direct plane.
+	// Some may be for connections that are open only, see [Counters.NotOpen]. Others are in [Counters.Refused] or
+	// [Counters.Replies].
+	Judged, Allowed nft.Counter
+	// Resets end connections, whatever the phase.
+	Resets nft.Counter
 
-	// Refused are dropped by what the phase in force allows, or because nobody may reach that port. FalseSource are
-	// addresses that are not the container's. Malformed are other protocols, fragments, options and extension headers.
-	// Misdirected are packets to elsewhere that were not sent to a router. Neighbour are ARP and neighbour discovery
-	// that say something else than they may, or too often. Quarantine is all that came in one.
-	Refused, FalseSource, Malformed, Misdirected, Neighbour, Quarantine nft.Counter
+	// FalseSource are addresses that are not the container's. Malformed are other protocols, fragments, options and
+	// extension headers. Misdirected are packets to elsewhere that were not sent to a router. Neighbour are ARP and
+	// neighbour discovery that say something else than they may, or too often. Quarantine is all that came in one.
+	FalseSource, Malformed, Misdirected, Neighbour, Quarantine nft.Counter
 }
 
 // ErrGone is in the error for a veth that is not there any more, or is another one.

@@ -129,7 +129,7 @@ func TestRulesComeBack(t *testing.T) {
 			want := blocks(l.nft(t, "", "list", "ruleset"))
 			set := ""
 			if staged := l.port("a").staged; staged != nil {
-				set = staged.sets["baseline_net4_2"]
+				set = staged.names["baseline_net4_2"]
 			}
 			g := l.watchGaps(t)
 			for _, command := range tt.do {

@@ -17,3 +17,17 @@ func (b *Batch) DeleteBaseChain(id ID, name string) {
 	b.AddChains(id, Chain{Name: name})
 	b.Delete(id, Objects{Chains: []string{name}})
 }
+
+// Compiled returns what the kernel gets for the rules of a chain. It is equal for chains that do the same and lead to
+// the same.
+func Compiled(id ID, ch *Chain) (all []byte, err error) {
+	b := new(Batch)
+	for _, r := range ch.Rules {
+		list, err := b.rule(id, ch, r)
+		if err != nil {
+			return nil, err
+		}
+		all = attributes(all).nest(unix.NFTA_RULE_EXPRESSIONS, list)
+	}
+	return all, nil
+}
