@@ -10,6 +10,7 @@ import (
 	"sluice/control"
 	"sluice/matcher"
 	"sluice/proxy/poll"
+	"sluice/proxy/refusal"
 )
 
 // acceptor takes connections from one listening socket and spreads them over the workers.
@@ -123,7 +124,7 @@ func (a *acceptor) take() bool {
 			continue // what befell one client on its way here (accept(2))
 		}
 		s := a.session
-		if s.server.connections.Load() >= s.server.config.MaxConnections {
+		if s.crowded() {
 			a.busy(fd)
 			continue
 		}
@@ -153,14 +154,20 @@ func (a *acceptor) turnAway() bool {
 	return err == nil
 }
 
-// busy tells a client that there is no room, and closes.
+// busy tells a client that there is no room, if it can be told, and closes.
 func (a *acceptor) busy(fd int) {
 	s := a.session
-	refusal := s.refusal(statusBusy, reasonCapacity, endpoint{}, texts[reasonCapacity])
+	if a.how != nil { // it knows of no proxy
+		s.report(&report{rules: s.rules(), protocol: protocolTCP, outcome: failed, reason: reasonCapacity, rule: matcher.NoRule,
+			decision: refusal.NewDecisionID(), began: a.worker.Now(), now: a.worker.Now()})
+		reset(fd)
+		return
+	}
+	no := s.refusal(statusBusy, reasonCapacity, endpoint{}, texts[reasonCapacity])
 	s.report(&report{rules: s.rules(), protocol: protocolConnect, outcome: failed, reason: reasonCapacity,
-		rule: matcher.NoRule, decision: refusal.Decision, began: a.worker.Now(), now: a.worker.Now()})
-	s.server.config.Personality.shape(refusal)
-	_, _ = writeSocket(fd, refusal.AppendResponse(nil))
+		rule: matcher.NoRule, decision: no.Decision, began: a.worker.Now(), now: a.worker.Now()})
+	s.server.config.Personality.shape(no)
+	_, _ = writeSocket(fd, no.AppendResponse(nil))
 	_ = unix.Shutdown(fd, unix.SHUT_WR)
 	// Reading what is there keeps closing from being a reset that takes the answer away.
 	_, _ = readSocket(fd, a.worker.scratch)

@@ -116,6 +116,7 @@ func (s *Server) DeleteSession(_ context.Context, id string) (control.Receipt, e
 	s.mu.Lock()
 	session := s.sessions[id]
 	delete(s.sessions, id)
+	s.several.Store(len(s.sessions) > 1)
 	s.mu.Unlock()
 	if session == nil {
 		return control.Receipt{}, control.NotFoundError(id)

@@ -95,7 +95,7 @@ func (w *worker) serve(fd int, s *Session, how *redirection, first ...byte) {
 		unix.Close(fd)
 		return
 	}
-	s.server.connections.Add(1)
+	s.count(1)
 	if how == nil {
 		w.heads.Start(&c.timer, c)
 	}
@@ -195,7 +195,7 @@ func (c *conn) end(closeSocket func(int)) {
 			closeSocket(s.fd)
 		}
 	}
-	c.session.server.connections.Add(-1)
+	c.session.count(-1)
 	w.ended = append(w.ended, c)
 }
 

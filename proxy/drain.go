@@ -27,7 +27,7 @@ func (s *Server) Drain(ctx context.Context) (left int64) {
 	turn := time.NewTicker(drainTurn)
 	defer turn.Stop()
 	for {
-		if left = s.connections.Load(); left == 0 {
+		if left = s.places.connections.Load(); left == 0 {
 			return 0
 		}
 		select {

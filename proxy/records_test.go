@@ -68,9 +68,9 @@ func startAudited(t *testing.T, rules string, config Config) (r *rig, records fu
 // wantConnections waits until that many clients are connected.
 func (r *rig) wantConnections(want int64) {
 	r.Helper()
-	for deadline := time.Now().Add(10 * time.Second); r.server.connections.Load() != want; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); r.server.places.connections.Load() != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.Fatalf("%d clients are connected, want %d", r.server.connections.Load(), want)
+			r.Fatalf("%d clients are connected, want %d", r.server.places.connections.Load(), want)
 		}
 	}
 }

@@ -80,14 +80,15 @@ type Server struct {
 	dialSeconds   prometheus.Histogram
 	switchSeconds prometheus.Histogram
 
-	connections atomic.Int64
-	requests    atomic.Int64 // connections of the HTTP engine
-	began       time.Time
-	draining    atomic.Pointer[time.Time] // nil until [Server.Drain]: when it ends
-	recent      recent
+	places   places
+	began    time.Time
+	draining atomic.Pointer[time.Time] // nil until [Server.Drain]: when it ends
+	recent   recent
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]*Session
+
+	several atomic.Bool // there are two sessions or more
 
 	following sync.Mutex                          // one change of name servers at a time
 	servers   atomic.Pointer[[]netip.AddrPort]    // those of this moment; nil for those of config
@@ -207,6 +208,7 @@ func (s *Server) Open(id string) (*Session, error) {
 		return nil, err
 	}
 	s.sessions[id] = session
+	s.several.Store(len(s.sessions) > 1)
 	return session, nil
 }
 

@@ -33,6 +33,7 @@ type Session struct {
 	dns       atomic.Pointer[dns.Server]
 
 	current atomic.Pointer[rules]
+	places  places
 	flows   atomic.Int64 // open tunnels and requests
 	tally   tally
 

@@ -292,9 +292,9 @@ func TestNothingIsLeftOpen(t *testing.T) {
 			}
 		}
 		r.wantFlows(0)
-		for deadline := time.Now().Add(10 * time.Second); r.server.connections.Load() != 0; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Second); r.server.places.connections.Load() != 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d connections are open", r.server.connections.Load())
+				t.Fatalf("%d connections are open", r.server.places.connections.Load())
 			}
 		}
 	}

@@ -25,7 +25,7 @@ import (
 
 // handToWeb gives a client that asked for something else than a tunnel to the HTTP engine.
 func (c *conn) handToWeb(head []byte) {
-	if c.session.server.requests.Load() >= c.session.server.config.MaxRequests {
+	if c.session.crowdedRequests() {
 		c.protocol = protocolHTTP
 		c.fail(statusBusy, reasonCapacity)
 		return
@@ -33,7 +33,7 @@ func (c *conn) handToWeb(head []byte) {
 	first, fd, session := bytes.Clone(head), c.client.fd, c.session
 	c.worker.Detach(c.client.token, fd)
 	c.client.fd = -1
-	session.server.connections.Add(1) // before c is counted off: [Server.Drain] must not see none
+	session.count(1) // before c is counted off: [Server.Drain] must not see none
 	c.close()
 	session.serveWeb(fd, first, forward.Conn{Gate: &webGate{session: session}, Mode: forward.Explicit})
 }
@@ -41,7 +41,7 @@ func (c *conn) handToWeb(head []byte) {
 // handTunnelToWeb gives a tunnel in which the client speaks HTTP to the HTTP engine, so that every request in it is
 // judged. The upstream that is open serves the first of them.
 func (c *conn) handTunnelToWeb(first []byte) {
-	if c.session.server.requests.Load() >= c.session.server.config.MaxRequests {
+	if c.session.crowdedRequests() {
 		c.refuseTunnel(reasonCapacity)
 		return
 	}
@@ -73,7 +73,7 @@ func (c *conn) handTunnelToWeb(first []byte) {
 	if c.direct {
 		host = "" // a request without a host names nothing that could be judged
 	}
-	session.server.connections.Add(1)
+	session.count(1)
 	c.close()
 	// A switch that came meanwhile has not seen the upstream in either list.
 	session.web.recheck(session, gate.upstream)
@@ -83,10 +83,10 @@ func (c *conn) handTunnelToWeb(first []byte) {
 // serveWeb serves HTTP on a client's socket, which it takes over; first was read from it. The caller has counted it as a
 // connection.
 func (s *Session) serveWeb(fd int, first []byte, how forward.Conn) {
-	s.server.requests.Add(1)
+	s.countRequests(1)
 	s.server.running.Go(func() {
-		defer s.server.connections.Add(-1)
-		defer s.server.requests.Add(-1)
+		defer s.count(-1)
+		defer s.countRequests(-1)
 		raw, err := socketConn(fd)
 		if err != nil {
 			return
