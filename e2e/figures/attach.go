@@ -17,11 +17,11 @@ const attachTimes = 60
 // attachFigures attaches a container again and again.
 func attachFigures(ctx context.Context, st *stage) error {
 	for _, targets := range []int{10, 100} {
-		own, whole, err := st.attachTimes(ctx, targets)
+		own, whole, cpu, err := st.attachTimes(ctx, targets)
 		if err != nil {
 			return err
 		}
-		row(fmt.Sprintf("attach at %d targets, three phases staged%s", targets, st.besides()), "%v; with the call: %v", own, whole)
+		row(fmt.Sprintf("attach at %d targets, three phases staged%s", targets, st.besides()), "%v; with the call: %v; processor time %v", own, whole, cpu)
 	}
 	return nil
 }
@@ -34,26 +34,31 @@ func (st *stage) besides() string {
 	return ""
 }
 
-func (st *stage) attachTimes(ctx context.Context, targets int) (own, whole times, err error) {
+func (st *stage) attachTimes(ctx context.Context, targets int) (own, whole, cpu times, err error) {
 	c, err := st.start("attach", "bridge")
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	text := document(targets)
 	for i := range attachTimes + 1 {
 		began := time.Now()
-		s, err := st.api.Attach(ctx, api.Attach{Container: c.name, Policy: text, Phase: "run"})
+		var s api.Status
+		used, err := st.used(func() (err error) {
+			s, err = st.api.Attach(ctx, api.Attach{Container: c.name, Policy: text, Phase: "run"})
+			return err
+		})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		if i > 0 { // the first one finds nothing prepared
 			own, whole = append(own, time.Duration(s.Milliseconds*float64(time.Millisecond))), append(whole, time.Since(began))
+			cpu = append(cpu, used)
 		}
 		if err := st.api.Detach(ctx, c.name); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
-	return own, whole, st.remove(c)
+	return own, whole, cpu, st.remove(c)
 }
 
 // agentcompassRounds is how often AgentCompass and Sluice are measured by turns.

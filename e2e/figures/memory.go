@@ -38,11 +38,7 @@ func (st *stage) memory() (m memory, err error) {
 			m.slab = kib << 10
 		}
 	}
-	pid, err := st.sidecarPID()
-	if err != nil {
-		return m, err
-	}
-	if m.sidecar, err = resident(pid); err != nil {
+	if m.sidecar, err = resident(st.sidecar); err != nil {
 		return m, err
 	}
 	m.controller, err = resident(st.serve.Process.Pid)

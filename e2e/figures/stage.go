@@ -44,6 +44,7 @@ type stage struct {
 	dir     string
 	serve   *exec.Cmd
 	ended   chan error
+	sidecar int // its process id
 	front   *front
 	api     api.Client
 	sink    net.Listener // on every address of the internet
@@ -151,6 +152,7 @@ func (st *stage) startController() error {
 	go func() { st.ended <- st.serve.Wait() }()
 	for deadline := time.Now().Add(startLimit); ; time.Sleep(20 * time.Millisecond) {
 		if pid, err := st.sidecarPID(); err == nil && pid > 0 {
+			st.sidecar = pid
 			if conn, err := net.Dial("unix", st.api.Socket); err == nil {
 				return conn.Close()
 			}
@@ -172,6 +174,20 @@ func (st *stage) sidecarPID() (int, error) {
 		return 0, err
 	}
 	return strconv.Atoi(out)
+}
+
+// used runs do, and returns what the controller and the sidecar have used of the processors meanwhile.
+func (st *stage) used(do func() error) (time.Duration, error) {
+	pids := []int{st.serve.Process.Pid, st.sidecar}
+	before, err := cpuOf(pids...)
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := cpuOf(pids...)
+	return after - before, err
 }
 
 // docker runs the Docker command line on the lab's engine.

@@ -33,8 +33,8 @@ func switchFigures(ctx context.Context, st *stage) error {
 	defer stop()
 	sizes := []int{10, 1_000, 10_000}
 	type measured struct {
-		c          *container
-		own, whole times
+		c               *container
+		own, whole, cpu times
 	}
 	var all []*measured
 	for _, targets := range sizes {
@@ -51,23 +51,23 @@ func switchFigures(ctx context.Context, st *stage) error {
 	var more ratios // microseconds for each flow more
 	for i := range switchTimes {
 		for _, m := range all {
-			own, whole, err := st.switchOnce(ctx, m.c, few)
+			one, err := st.switchOnce(ctx, m.c, few)
 			if err != nil {
 				return err
 			}
-			m.own, m.whole = append(m.own, own), append(m.whole, whole)
+			m.own, m.whole, m.cpu = append(m.own, one.own), append(m.whole, one.whole), append(m.cpu, one.cpu)
 			if i%10 != 0 {
 				continue
 			}
-			larger, _, err := st.switchOnce(ctx, m.c, many)
+			larger, err := st.switchOnce(ctx, m.c, many)
 			if err != nil {
 				return err
 			}
-			more = append(more, float64((larger-own).Microseconds())/(many-few))
+			more = append(more, float64((larger.own-one.own).Microseconds())/(many-few))
 		}
 	}
 	for i, m := range all {
-		row(fmt.Sprintf("switch at %d targets, %d flows cut%s", sizes[i], few, st.besides()), "%v; with the call: %v", m.own, m.whole)
+		row(fmt.Sprintf("switch at %d targets, %d flows cut%s", sizes[i], few, st.besides()), "%v; with the call: %v; processor time %v", m.own, m.whole, m.cpu)
 		if err := errors.Join(st.api.Detach(ctx, m.c.name), st.remove(m.c)); err != nil {
 			return err
 		}
@@ -76,8 +76,12 @@ func switchFigures(ctx context.Context, st *stage) error {
 	return nil
 }
 
+// switched is what one switch took: the controller by itself, with the caller's way there and back, and of the
+// processors.
+type switched struct{ own, whole, cpu time.Duration }
+
 // switchOnce opens flows, half of each plane, switches to a phase that refuses them, and back.
-func (st *stage) switchOnce(ctx context.Context, c *container, flows int) (own, whole time.Duration, err error) {
+func (st *stage) switchOnce(ctx context.Context, c *container, flows int) (s switched, err error) {
 	conns := make([]net.Conn, 0, flows)
 	defer func() {
 		for _, conn := range conns {
@@ -88,21 +92,26 @@ func (st *stage) switchOnce(ctx context.Context, c *container, flows int) (own, 
 	for i := range flows {
 		conn, err := c.openFlow(i%2 == 0, port)
 		if err != nil {
-			return 0, 0, fmt.Errorf("open flow %d: %w", i, err)
+			return s, fmt.Errorf("open flow %d: %w", i, err)
 		}
 		conns = append(conns, conn)
 	}
-	began := time.Now()
-	receipt, err := st.api.Phase(ctx, c.name, "evaluation", 0)
+	var receipt api.Receipt
+	s.cpu, err = st.used(func() (err error) {
+		began := time.Now()
+		receipt, err = st.api.Phase(ctx, c.name, "evaluation", 0)
+		s.whole = time.Since(began)
+		return err
+	})
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
-	whole = time.Since(began)
 	if receipt.FlowsCut != flows {
-		return 0, 0, fmt.Errorf("the switch cut %d flows, want %d", receipt.FlowsCut, flows)
+		return s, fmt.Errorf("the switch cut %d flows, want %d", receipt.FlowsCut, flows)
 	}
+	s.own = time.Duration(receipt.Milliseconds * float64(time.Millisecond))
 	_, err = st.api.Phase(ctx, c.name, "run", 0)
-	return time.Duration(receipt.Milliseconds * float64(time.Millisecond)), whole, err
+	return s, err
 }
 
 // openFlow opens a flow of the name plane, or of the direct one.

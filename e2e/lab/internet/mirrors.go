@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -20,7 +19,6 @@ var mirrored = time.Unix(1_700_000_000, 0).UTC()
 //
 //	/debian/            a flat Debian repository (deb [trusted=yes] http://HOST/debian ./) with "labtool"
 //	/lab.test/module/   a Go module proxy (GOPROXY) with lab.test/module v1.0.0
-//	/labnpm             an npm registry with "labnpm"
 func serveMirrors(mux *http.ServeMux) {
 	serve := func(path, kind string, body []byte) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -38,17 +36,6 @@ func serveMirrors(mux *http.ServeMux) {
 	serve(module+"v1.0.0.info", "application/json", []byte(`{"Version":"v1.0.0","Time":"2023-11-14T22:13:20Z"}`))
 	serve(module+"v1.0.0.mod", text, []byte(moduleFile))
 	serve(module+"v1.0.0.zip", "application/zip", moduleZip())
-
-	tgz := tarball(entry{"package/package.json", `{"name":"labnpm","version":"1.0.0","main":"index.js"}`, 0o644},
-		entry{"package/index.js", "module.exports = 'lab'\n", 0o644})
-	serve("/labnpm/-/labnpm-1.0.0.tgz", binary, tgz)
-	mux.HandleFunc("GET /labnpm", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		version := map[string]any{"name": "labnpm", "version": "1.0.0", "main": "index.js",
-			"dist": map[string]string{"tarball": scheme(r) + "://" + r.Host + "/labnpm/-/labnpm-1.0.0.tgz"}}
-		json.NewEncoder(w).Encode(map[string]any{"name": "labnpm", "dist-tags": map[string]string{"latest": "1.0.0"},
-			"versions": map[string]any{"1.0.0": version}})
-	})
 }
 
 const debianControl = "Package: labtool\nVersion: 1.0\nArchitecture: all\nMaintainer: Lab <lab@apt.test>\nDescription: a tool of the lab\n"

@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/control"
+	"sluice/controller/api"
+	"sluice/e2e/lab/client"
+)
+
+// crashes is how often the controller is killed.
+const crashes = 12
+
+// TestControllerCrashes kills the controller at moments all over a container's life and starts another one (L-40). The
+// container is then under a policy or under none, whole, and after its end nothing of it is left in the kernel.
+func TestControllerCrashes(t *testing.T) {
+	if !*runDocker {
+		t.Skip("needs root and Docker: go test ./e2e -run-docker")
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(theController.start())
+	t.Cleanup(func() { check(theController.start()) }) // for the tests that follow
+	u := &user{t: t, name: "crash-app", api: api.Client{Socket: theController.socket()}}
+	_, err := docker("run", "--detach", "--name", u.name, client.Tag, "sleep", "infinity")
+	check(err)
+	removed := false
+	t.Cleanup(func() {
+		if !removed {
+			_, err := docker("rm", "--force", u.name)
+			check(err)
+		}
+	})
+	foreign := exec.Command("nft", "add table inet foreign { chain input { type filter hook input priority 7; } ; }")
+	check(lab.InEngineNamespace(foreign.Run))
+	t.Cleanup(func() { check(lab.InEngineNamespace(exec.Command("nft", "delete table inet foreign").Run)) })
+	// A container that comes and goes leaves the tables that are there for all.
+	policies := allowlist(t, "web.test")
+	attach := func(ctx context.Context) error {
+		_, err := u.api.Attach(ctx, api.Attach{Container: u.name, Policy: policies})
+		return err
+	}
+	check(attach(t.Context()))
+	check(u.api.Detach(t.Context(), u.name))
+	before := hostTables(t)
+
+	steps := []struct {
+		name     string
+		attached bool // before
+		do       func(context.Context) error
+	}{
+		{"attach", false, attach},
+		{"phase", true, func(ctx context.Context) error {
+			_, err := u.api.Phase(ctx, u.name, "run", 0)
+			return err
+		}},
+		{"set", true, func(ctx context.Context) error {
+			_, err := u.api.Set(ctx, u.name, allowlist(t, "web.test 203.0.113.73"), 0)
+			return err
+		}},
+		{"detach", true, func(ctx context.Context) error { return u.api.Detach(ctx, u.name) }},
+	}
+	for i := range crashes {
+		step := steps[i%len(steps)]
+		_, err := u.api.Status(t.Context(), u.name)
+		if attached := err == nil; attached != step.attached {
+			if step.attached {
+				check(attach(t.Context()))
+			} else {
+				check(u.api.Detach(t.Context(), u.name))
+			}
+		}
+		done := make(chan error, 1)
+		go func() { done <- step.do(t.Context()) }()
+		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // any moment will do
+		check(theController.kill())
+		<-done // whatever came of it
+		check(theController.start())
+		u.checkWhole(fmt.Sprintf("killed %d ms into %s", i*2, step.name))
+	}
+
+	_, err = docker("rm", "--force", u.name)
+	check(err)
+	removed = true
+	u.wait("the container is still known after its end", func() bool {
+		_, err := u.api.Status(t.Context(), u.name)
+		return errors.Is(err, control.ErrNotFound)
+	})
+	u.wait("there are other tables than before", func() bool { return hostTables(t) == before })
+}
+
+// checkWhole checks that the container is under its policy or under none, as the controller says.
+func (u *user) checkWhole(when string) {
+	t := u.t
+	t.Helper()
+	var state api.State
+	u.wait(when+": the controller does not come to know", func() bool {
+		s, err := u.api.Status(t.Context(), u.name)
+		state = s.State
+		if errors.Is(err, control.ErrNotFound) {
+			state = "not attached"
+			return true
+		}
+		return err == nil && s.State == api.Attached && len(s.Proxy) > 0 // what was left is taken up
+	})
+	if out, code := u.exec(useLimit, "curl -sS -m 20 https://web.test/"); code != 0 {
+		t.Errorf("%s, %s: what is allowed: %s", when, state, out)
+	}
+	_, code := u.exec(useLimit, "curl -sS -m 20 https://api.test/")
+	if held := code != 0; held != (state == api.Attached) {
+		t.Errorf("%s, %s: what is refused: exit code %d", when, state, code)
+	}
+}
+
+// hostTables are the names of the tables on the engine's host, without what is in them.
+func hostTables(t *testing.T) string {
+	t.Helper()
+	var out []byte
+	if err := lab.InEngineNamespace(func() (err error) {
+		out, err = exec.Command("nft", "list", "tables").Output()
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
