@@ -352,6 +352,13 @@ func (n *fakeNet) Refusals(ctx context.Context) iter.Seq[Refused] {
 	}
 }
 
+func (n *fakeNet) Packets() (p Packets, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p.Direct[policy.Baseline], p.Refused[policy.Run], p.Never, p.Proxied, p.DNS = 1, 2, 3, 4, 5
+	return p, n.fail["packets"]
+}
+
 func (n *fakeNet) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -47,6 +47,7 @@ type shown struct {
 	set       *policySet
 	phase     policy.Phase
 	plan      *Plan // nil if nothing is in force
+	net       Net   // for [Net.Packets] only; nil without one
 	session   string
 	namespace string // the container's [Net.ID]
 }
@@ -123,7 +124,7 @@ func (m *member) publish() {
 	p := r.set.phases[r.Phase]
 	name, id := r.about()
 	s := &shown{container: r.ID, set: r.set, phase: r.Phase, plan: m.plan, session: m.session(),
-		namespace: r.Namespace, status: api.Status{
+		namespace: r.Namespace, net: m.net, status: api.Status{
 			ID: id, Name: name, State: r.State, Problem: r.Problem,
 			Phase: r.Phase.String(), Mode: p.Mode.String(), Targets: len(p.Targets),
 			Generation: r.Generation, Digest: r.set.digests[r.Phase].String(), Since: m.since,

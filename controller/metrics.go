@@ -5,8 +5,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 
 	"sluice/controller/api"
+	"sluice/matcher"
+	"sluice/policy"
 )
 
 // switchBuckets are in seconds: a switch takes milliseconds, an attach some tens of them.
@@ -32,6 +35,10 @@ var (
 	weakDesc = prometheus.NewDesc("sluice_weak",
 		"1 if a container might get round its policy, which allow_weak accepted.", []string{"container"}, nil)
 )
+
+var packetsDesc = prometheus.NewDesc("sluice_packets_total",
+	"Packets that the rules inside of a container have judged, on the planes proxy and dns one a connection; without a phase where it does not matter.",
+	[]string{"container", "phase", "plane", "verdict"}, nil)
 
 func newMetrics(c *Controller) *metrics {
 	m := &metrics{
@@ -61,7 +68,7 @@ func (m *metrics) failed(operation string) { m.failures.WithLabelValues(operatio
 
 // Describe implements [prometheus.Collector].
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{containersDesc, generationDesc, cutDesc, uncoveredDesc, weakDesc} {
+	for _, d := range []*prometheus.Desc{containersDesc, generationDesc, cutDesc, uncoveredDesc, weakDesc, packetsDesc} {
 		ch <- d
 	}
 }
@@ -70,6 +77,8 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	states := map[api.State]int{api.Attached: 0, api.Quarantined: 0, api.Stopped: 0}
 	seen := map[string]bool{} // a name may have moved from one container to another that is not known to have it yet
+	var counting errgroup.Group
+	counting.SetLimit(parallel)
 	for _, member := range m.controller.all() {
 		s := member.status()
 		if s.State == "" || seen[s.Name] {
@@ -84,10 +93,33 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(uncoveredDesc, s.UncoveredMilliseconds/1000)
 		gauge(weakDesc, float64(min(len(s.Weak), 1)))
 		ch <- prometheus.MustNewConstMetric(cutDesc, prometheus.CounterValue, float64(member.cut.Load()), s.Name)
+		if n := member.shown.Load().net; n != nil {
+			counting.Go(func() error { collectPackets(ch, s.Name, n); return nil })
+		}
 	}
+	_ = counting.Wait() // nothing fails
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(containersDesc, prometheus.GaugeValue, float64(n), string(state))
 	}
+}
+
+// collectPackets sends what a container's rules have counted. Where they cannot be read, it has ended as a rule.
+func collectPackets(ch chan<- prometheus.Metric, container string, n Net) {
+	packets, err := n.Packets()
+	if err != nil {
+		return
+	}
+	count := func(number uint64, phase, plane string, verdict matcher.Verdict) {
+		ch <- prometheus.MustNewConstMetric(packetsDesc, prometheus.CounterValue, float64(number), container, phase, plane, verdict.String())
+	}
+	for i := range packets.Direct {
+		phase := policy.Phase(i).String()
+		count(packets.Direct[i], phase, "direct", matcher.Allow)
+		count(packets.Refused[i], phase, "direct", matcher.Refuse)
+	}
+	count(packets.Never, "", "direct", matcher.Refuse)
+	count(packets.Proxied, "", "proxy", matcher.Allow)
+	count(packets.DNS, "", "dns", matcher.Allow)
 }
 
 // Metrics answers GET /metrics.

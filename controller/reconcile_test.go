@@ -449,6 +449,11 @@ func TestEventsAndMetrics(t *testing.T) {
 		`sluice_switch_seconds_count 1`,
 		`sluice_quarantines_total 1`,
 		`sluice_failures_total{operation="switch"} 1`,
+		`sluice_packets_total{container="web",phase="baseline",plane="direct",verdict="allow"} 1`,
+		`sluice_packets_total{container="web",phase="run",plane="direct",verdict="refuse"} 2`,
+		`sluice_packets_total{container="web",phase="",plane="direct",verdict="refuse"} 3`,
+		`sluice_packets_total{container="web",phase="",plane="proxy",verdict="allow"} 4`,
+		`sluice_packets_total{container="web",phase="",plane="dns",verdict="allow"} 5`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %s in\n%s", line, text)

@@ -151,8 +151,21 @@ type Net interface {
 	Cut(plan *Plan, phase policy.Phase, first bool) (Cut, error)
 	// Refusals yields packets that gate and guard have refused, the first ones of many, until ctx is done.
 	Refusals(ctx context.Context) iter.Seq[Refused]
+	// Packets are what the rules inside have counted since they were made. It asks the kernel.
+	Packets() (Packets, error)
 	// Close lets go of the namespace. Rules stay.
 	Close() error
+}
+
+// Packets are numbers of packets.
+type Packets struct {
+	// Direct were let through by the rules of a phase and Refused refused; while a switch is under way, a packet may be
+	// in two phases' numbers.
+	Direct, Refused [policy.PhaseCount]uint64
+	// Never are those that no phase allows.
+	Never uint64
+	// Proxied are connections that were redirected to the proxy, and DNS those to the DNS filter, a packet each.
+	Proxied, DNS uint64
 }
 
 // Refused is a packet that was refused in the kernel.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 
@@ -29,6 +30,9 @@ type containerNet struct {
 	rim  *rim
 	// frames are what the guard has refused.
 	frames chan controller.Refused
+
+	closing sync.RWMutex // guards closed, and is held for reading by what must end before the namespace is let go
+	closed  bool
 
 	sweeping sync.WaitGroup
 	mu       sync.Mutex // guards all below
@@ -78,7 +82,25 @@ func (n *containerNet) Refusals(ctx context.Context) iter.Seq[controller.Refused
 	}
 }
 
+// Packets implements [controller.Net].
+func (n *containerNet) Packets() (p controller.Packets, err error) {
+	n.closing.RLock()
+	defer n.closing.RUnlock()
+	if n.closed {
+		return p, os.ErrClosed // the gate would open another connection, and keep the namespace
+	}
+	c, err := n.gate.Counters()
+	for i := range p.Direct {
+		p.Direct[i], p.Refused[i] = c.Direct[i].Packets, c.Refused[i].Packets
+	}
+	p.Never, p.Proxied, p.DNS = c.RefusedAlways.Packets, c.Redirected.Packets, c.DNS.Packets
+	return p, err
+}
+
 func (n *containerNet) Close() error {
+	n.closing.Lock()
+	n.closed = true
+	n.closing.Unlock()
 	n.host.disown(n)
 	n.mu.Lock()
 	n.next = nil

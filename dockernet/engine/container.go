@@ -299,6 +299,12 @@ func (c *Client) endpoints(ctx context.Context, of *Container, settings map[stri
 			id = name // before the first start
 		}
 		n, err := c.network(ctx, id)
+		if errdefs.IsNotFound(err) {
+			if !of.Running() {
+				continue // the engine's own bridge has another id after its restart, which the container learns at its start
+			}
+			err = fmt.Errorf("%v: try again, or take the container off that network", err) // not that there is no container
+		}
 		if err != nil {
 			return nil, err
 		}

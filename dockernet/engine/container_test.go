@@ -243,3 +243,21 @@ func TestPause(t *testing.T) {
 		}
 	}
 }
+
+// The engine's own bridge is another network after the engine was restarted. That is no container gone.
+func TestInspectWithoutItsNetwork(t *testing.T) {
+	f, c := newFake(t)
+	f.run("c1", "web", func(r *container.InspectResponse) {
+		r.NetworkSettings.Networks = map[string]*network.EndpointSettings{"bridge": {NetworkID: "gone"}}
+	})
+	if _, err := c.Inspect(t.Context(), "c1"); err == nil || errdefs.IsNotFound(err) {
+		t.Errorf("running: error %v, want one that is not about the container", err)
+	}
+	f.run("c1", "web", func(r *container.InspectResponse) {
+		r.State.Status = "exited"
+		r.NetworkSettings.Networks = map[string]*network.EndpointSettings{"bridge": {NetworkID: "gone"}}
+	})
+	if v, err := c.Inspect(t.Context(), "c1"); err != nil || len(v.Endpoints) > 0 {
+		t.Errorf("stopped: %v, error %v", v.Endpoints, err)
+	}
+}
