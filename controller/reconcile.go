@@ -20,6 +20,9 @@ const retryTime = 2 * time.Second
 // names and addresses of other containers, is not urgent.
 const settleTime = 100 * time.Millisecond
 
+// maxJoined bounds what is remembered of containers that are about to start.
+const maxJoined = 1 << 12
+
 // recover takes up what an earlier controller has left. Members keep what is in force; their redirects lead to new
 // listeners, and no connection is cut by that. What cannot be taken up yet is tried again later.
 func (c *Controller) recover(ctx context.Context) {
@@ -59,11 +62,22 @@ func (c *Controller) known(id string) bool {
 
 // follow puts into the queue what the engine's events are about.
 func (c *Controller) follow(ctx context.Context) {
+	// joined are the networks that containers have joined since they changed last. A container is put on its networks
+	// before it starts, and is not among those that run until then.
+	joined := map[string][]string{}
 	for e := range c.config.Engine.Events(ctx, c.began) {
 		switch e.Kind {
 		case ContainerChanged:
 			c.work.add(e.Container, 0) // it may be one to be admitted
+			for _, network := range joined[e.Container] {
+				c.enqueue(settleTime, func(m *shown) bool { return m.on(network) })
+			}
+			delete(joined, e.Container)
 		case NetworkJoined:
+			if len(joined) > maxJoined {
+				clear(joined) // of containers that never started
+			}
+			joined[e.Container] = append(joined[e.Container], e.Network)
 			c.enqueue(0, func(m *shown) bool { return m.container == e.Container })
 			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
 		case NetworksChanged:

@@ -268,6 +268,13 @@ func TestSiblings(t *testing.T) {
 	if s := status(t, c, "web"); s.Generation != 4 {
 		t.Errorf("status %+v", s)
 	}
+
+	// A sibling is put on its network before it runs, and is known when it does.
+	w.events <- Event{Kind: NetworkJoined, Container: id2, Network: "net1"}
+	w.settled(t, c)
+	w.change(id1, func(c *Container) { c.Hosts = map[string][]netip.Addr{"late": {netip.MustParseAddr("172.17.0.6")}} })
+	w.events <- Event{Kind: ContainerChanged, Container: id2}
+	eventually(t, "the name of one that has started", func() bool { return len(w.hosts(id1)["late"]) == 1 })
 }
 
 // TestRightsLater quarantines a container that turns out to have rights against which no rule holds.
