@@ -511,8 +511,8 @@ type heldFlows struct {
 	all []*attempts.Attempt
 }
 
-// hold opens connections and sends into them until the test ends.
-func (a *attacker) hold(t *testing.T) *heldFlows {
+// hold opens connections and sends into them until the test ends. Where a policy is given, it is in force already.
+func (a *attacker) hold(t *testing.T, under ...*attempts.Policy) *heldFlows {
 	t.Helper()
 	f := &heldFlows{a, a.around.Held()}
 	var plain []attack.Attempt
@@ -546,7 +546,7 @@ func (a *attacker) hold(t *testing.T) *heldFlows {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for _, one := range f.all {
-		if a.around.Internal && !one.Near() {
+		if a.around.Internal && !one.Near() || !passesAll(under, one, a.around.Internal) {
 			continue
 		}
 		if err := a.await(ctx, one, 0); err != nil {
@@ -554,6 +554,13 @@ func (a *attacker) hold(t *testing.T) *heldFlows {
 		}
 	}
 	return f
+}
+
+func passesAll(policies []*attempts.Policy, one *attempts.Attempt, internal bool) bool {
+	return !slices.ContainsFunc(policies, func(p *attempts.Policy) bool {
+		must, _ := p.Passes(one, internal, true)
+		return !must
+	})
 }
 
 // await waits until more than n messages of an attempt have come to any place.

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/miekg/dns"
+
 	"sluice/e2e/lab/tap"
 )
 
@@ -84,6 +86,46 @@ func (s *Surroundings) Held() []*Attempt {
 			if to != sibling && to != host && !s.Internal {
 				m.add("held-tcp-"+name, to, connection, "tcp", netip.AddrPortFrom(m.addressOf(to), echo), nil)
 			}
+		}
+	}
+	return m.all
+}
+
+// Starting lists attempts of a container that has just begun to run: some of each kind. Without its hardware address on
+// the first link there are no frames among them.
+func (s *Surroundings) Starting() []*Attempt {
+	m := &maker{Surroundings: s, link: &s.Links[0]}
+	for m.family = range 2 {
+		l := m.link
+		for to, name := range map[Target]string{outside: "outside", allowed: "allowed", host: "host"} {
+			a := m.addressOf(to)
+			if !a.IsValid() {
+				continue
+			}
+			m.tcp("tcp-"+name, to, connection, "tcp", netip.AddrPortFrom(a, port()))
+			m.add("udp-"+name, to, datagrams, "udp", netip.AddrPortFrom(a, port()), nil)
+			if l.Hardware == nil {
+				continue
+			}
+			kind := []uint16{typeIPv4, typeIPv6}[m.family]
+			h := m.header(a)
+			for what, packet := range map[string]func(uint16, []byte) []byte{
+				"udp": h.udp,
+				"syn": func(to uint16, token []byte) []byte { return h.tcp(to, synFlag, token) },
+			} {
+				a := m.add("frame/"+what+"-"+name, to, map[string]Way{"udp": datagrams, "syn": segments}[what], "frame", "", func(token []byte) []byte {
+					return ethernet(l.GatewayHardware, l.Hardware, kind, packet(port(), token))
+				})
+				a.Device = l.Device
+			}
+		}
+		m.add("protocol-253", nobody, datagrams, fmt.Sprintf("ip%d:253", 4+2*m.family), m.stranger(), nil)
+		resolver := netip.MustParseAddrPort([]string{"8.8.8.8:53", "[2001:4860:4860::8888]:53"}[m.family])
+		ask := func(token []byte) []byte { return query(string(token)+".any.test", dns.TypeA) }
+		m.add("dns-udp", outside, question, "udp", resolver, ask)
+		m.add("dns-tcp", outside, question, "tcp", resolver, func(token []byte) []byte { return overTCP(ask(token)) })
+		if m.family == 0 {
+			m.add("dns-local", outside, question, "udp", "127.0.0.11:53", ask)
 		}
 	}
 	return m.all

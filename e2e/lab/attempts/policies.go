@@ -76,15 +76,16 @@ var (
 
 const allowlistDocument = `{"network_mode":"allowlist","allowed_hosts":["203.0.113.40","2001:db8::40","web.test"]}`
 
-var allowlist = &Policy{Name: "allowlist", Document: allowlistDocument, open: [targets]bool{allowed: true}, straight: [targets]bool{allowed: true}}
+// Allowlist is one of addresses and a name.
+var Allowlist = &Policy{Name: "allowlist", Document: allowlistDocument, open: [targets]bool{allowed: true}, straight: [targets]bool{allowed: true}}
 
 // Policies are those under which everything is tried.
 var Policies = []*Policy{
 	{Name: "public", Document: `"public"`, open: everything, straight: everything, names: true},
 	{Name: "public-before-names", Document: `{"baseline_network_policy":"public","run_network_policy":` + allowlistDocument + `}`,
-		open: everything, straight: near, names: true, Next: allowlist},
+		open: everything, straight: near, names: true, Next: Allowlist},
 	{Name: "no-network", Document: `"no-network"`},
-	allowlist,
+	Allowlist,
 	{Name: "denylist", Document: `{"network_mode":"denylist","denied_hosts":["203.0.113.66","2001:db8:66::/48"]}`,
 		open: notDenied, straight: notDenied, names: true},
 	{Name: "denylist-of-names", Document: `{"network_mode":"denylist","denied_hosts":["203.0.113.66","2001:db8:66::/48","evil.test"]}`,

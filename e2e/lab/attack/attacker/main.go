@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"sync"
@@ -75,22 +76,32 @@ func hold(ctx context.Context, all []attack.Attempt, stdin io.Reader) error {
 	defer cancel()
 	var running sync.WaitGroup
 	for _, a := range all {
-		conn, err := a.Dial(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		running.Go(func() {
-			for tick := time.NewTicker(holdEvery); ctx.Err() == nil; <-tick.C {
-				conn.Write(a.Send[0]) // it is tried again
-			}
-		})
+		running.Go(func() { holdOne(ctx, &a) })
 	}
-	fmt.Println("holding")
 	_, err := io.Copy(io.Discard, stdin)
 	cancel()
 	running.Wait()
 	return err
+}
+
+func holdOne(ctx context.Context, a *attack.Attempt) {
+	var conn net.Conn
+	defer func() {
+		if conn != nil {
+			conn.Close()
+		}
+	}()
+	ticker := time.NewTicker(holdEvery)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		if conn == nil {
+			conn, _ = a.Dial(ctx) // it is tried again
+		}
+		if conn != nil {
+			conn.Write(a.Send[0]) // into the first connection, also when it is broken
+		}
+		<-ticker.C
+	}
 }
 
 // start makes the attempts as fast as it can, and prints the results of each second as a line.
