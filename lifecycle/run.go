@@ -42,8 +42,6 @@ type environment struct {
 	generation uint64
 	// unsure: a switch has failed, so no command may run until one succeeds.
 	unsure bool
-	// lost: even the way back to baseline has failed.
-	lost bool
 }
 
 func (r *runner) run(ctx context.Context) {
@@ -57,9 +55,7 @@ func (r *runner) run(ctx context.Context) {
 	}
 	evaluate := r.agent(ctx, env)
 	if !r.task.Fresh {
-		if evaluate {
-			r.evaluate(ctx, env)
-		}
+		_ = evaluate && r.change(ctx, env, policy.Evaluation) && r.command(ctx, env, Evaluate)
 		r.leave(ctx, env, Close)
 		return
 	}
@@ -68,9 +64,7 @@ func (r *runner) run(ctx context.Context) {
 		return
 	}
 	if env = r.enter(ctx, Evaluation, EvaluationOpen); env != nil {
-		if r.command(ctx, env, EvaluationOpen) {
-			r.evaluate(ctx, env)
-		}
+		_ = r.command(ctx, env, EvaluationOpen) && r.change(ctx, env, policy.Evaluation) && r.command(ctx, env, Evaluate)
 		r.leave(ctx, env, EvaluationClose)
 	}
 }
@@ -111,27 +105,18 @@ func (r *runner) collect(ctx context.Context, env *environment) bool {
 	return r.end(step, err)
 }
 
-// evaluate judges, and restores baseline whatever becomes of that.
-func (r *runner) evaluate(ctx context.Context, env *environment) {
-	if r.change(ctx, env, policy.Evaluation) {
-		r.command(ctx, env, Evaluate)
-	}
-	r.restore(ctx, env)
-}
-
-// restore puts baseline in force again.
+// restore puts baseline in force again, and reports whether it is.
 func (r *runner) restore(ctx context.Context, env *environment) bool {
-	if env.lost || env.phase == policy.Baseline && !env.unsure {
-		return !env.lost
+	if env.phase == policy.Baseline && !env.unsure {
+		return true
 	}
 	cleanup, cancel := r.cleanup(ctx, "")
 	defer cancel()
-	env.lost = !r.change(cleanup, env, policy.Baseline)
-	return !env.lost
+	return r.change(cleanup, env, policy.Baseline)
 }
 
-// leave ends an Environment. The agent's own one stays under the policy that it has; every other one is under baseline
-// by then.
+// leave ends an Environment. The agent's own one stays under the policy that it has; in every other one baseline comes
+// back first, whatever has become of the task.
 func (r *runner) leave(ctx context.Context, env *environment, b Boundary) {
 	certain := !env.unsure
 	if env.role != Agent {

@@ -295,6 +295,39 @@ func TestFirstErrorFirst(t *testing.T) {
 	}
 }
 
+// TestInterrupted checks that a session is closed, and that nothing is kept whose policy is not certain.
+func TestInterrupted(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		keep bool
+		fail map[string]error
+		want string // the end of the log
+	}{
+		{"in-run", false, nil, "run_task/shared@run close_session/shared@run switch/shared>baseline close/shared@baseline closed/shared@baseline"},
+		{"in-run-kept", true, nil, "run_task/shared@run close_session/shared@run switch/shared>baseline close/shared@baseline"},
+		{"not-restored", true, map[string]error{"switch/shared>baseline": errBroken}, "run_task/shared@run close_session/shared@run switch/shared>baseline closed/shared@run"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			w := &world{}
+			w.fail = func(op string) error {
+				if op == "run_task/shared@run" {
+					cancel(errBroken)
+					return errBroken
+				}
+				return row.fail[op]
+			}
+			task := everything()
+			task.Keep = row.keep
+			_, err := Run(ctx, task, w, nil)
+			if got := strings.Join(w.log, " "); !errors.Is(err, errBroken) || !strings.HasSuffix(got, row.want) {
+				t.Errorf("%v\n got %s\nwant the end %s", err, got, row.want)
+			}
+		})
+	}
+}
+
 // TestStillRunning checks that a command that could not be ended is not taken for one that has.
 func TestStillRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,7 @@ func (f *planFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.benchmark, "benchmark", "", "the task's benchmark, for recipes")
 	flags.StringVar(&f.harness, "harness", "", "the task's harness, for recipes")
 	flags.StringVar(&f.model, "model-base-url", "", "the `URL` of the model, which names its endpoint and port")
-	flags.StringVar(&f.harnessParams, "harness-params", "", "what the run says of the harness: `JSON`, or @FILE; of it, inject_network_restriction_notice")
+	addHarnessParams(cmd, &f.harnessParams)
 	flags.StringVar(&f.evaluation, "evaluation-environment", "reuse", "the Environment of the evaluation: reuse or fresh")
 }
 
@@ -128,18 +128,31 @@ func (f *planFlags) plan(cmd *cobra.Command) (planned, error) {
 		}
 		in.Recipes = append(in.Recipes, r)
 	}
-	harness, err := readParams(cmd, "--harness-params", f.harnessParams)
+	told, err := wantsNotice(cmd, f.harnessParams)
 	if err != nil {
 		return planned{}, err
 	}
+	return makePlan(in, to, f.evaluation == "fresh", told)
+}
+
+func addHarnessParams(cmd *cobra.Command, value *string) {
+	cmd.Flags().StringVar(value, "harness-params", "", "what the run says of the harness: `JSON`, or @FILE; of it, inject_network_restriction_notice")
+}
+
+// wantsNotice reports whether a harness's parameters let the agent be told of its network.
+func wantsNotice(cmd *cobra.Command, params string) (bool, error) {
+	harness, err := readParams(cmd, "--harness-params", params)
+	if err != nil {
+		return false, err
+	}
 	if harness.Layer != (policy.Layer{}) {
-		return planned{}, failed(errors.New("--harness-params: policies belong into --env-params"))
+		return false, failed(errors.New("--harness-params: policies belong into --env-params"))
 	}
 	told, err := policy.NoticeWanted(harness.Other)
 	if err != nil {
-		return planned{}, failed(fmt.Errorf("--harness-params: %w", err))
+		return false, failed(fmt.Errorf("--harness-params: %w", err))
 	}
-	return makePlan(in, to, f.evaluation == "fresh", told)
+	return told, nil
 }
 
 // makePlan resolves and checks inputs; told says that the agent is to be told of its network.

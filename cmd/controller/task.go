@@ -69,6 +69,8 @@ policy, run_task, close_session and collect_artifacts under that of the run, eva
 the same container or, with "evaluation_environment: fresh", in one of its own. Baseline is restored whatever happens,
 and no command runs under a policy whose switch failed. FILE is YAML or JSON; "-" is stdin.
 
+What the agent has to be told of its network is in SLUICE_NOTICE in the environment of run_task.
+
 A line is printed for each boundary: JSON where stdout is no terminal. What commands print goes to stderr. The exit code
 is that of evaluate, or 1 if anything went wrong.`,
 		Example: "  sluice task task.yaml --result result.json --audit audit.jsonl",
@@ -76,6 +78,7 @@ is that of evaluate, or 1 if anything went wrong.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.envParams, "env-params", "", "what this run says: `JSON` with the phases' policies, or @FILE; it goes before the task's")
+	addHarnessParams(cmd, &f.harnessParams)
 	flags.StringVar(&f.result, "result", "", "write the result to `FILE`")
 	flags.StringVar(&f.audit, "audit", "", "write every decision and step to `FILE`, each line chained to the one before")
 	flags.BoolVar(&f.keep, "keep", false, "leave the Environments running, under the policy that the task ends with")
@@ -90,9 +93,12 @@ is that of evaluate, or 1 if anything went wrong.`,
 	return cmd
 }
 
+// noticeVariable has what the agent is told of its network, in the environment of run_task.
+const noticeVariable = "SLUICE_NOTICE"
+
 type taskFlags struct {
-	envParams, result, audit string
-	keep                     bool
+	envParams, harnessParams, result, audit string
+	keep                                    bool
 }
 
 func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
@@ -103,6 +109,10 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 	task, err := t.task()
 	if err != nil {
 		return failed(err)
+	}
+	if c, ok := task.Commands[lifecycle.RunTask]; ok && plan.Notice != "" {
+		c.Env = append(c.Env, noticeVariable+"="+plan.Notice)
+		task.Commands[lifecycle.RunTask] = c
 	}
 	policies, err := plan.phases.MarshalJSON()
 	if err != nil {
@@ -194,7 +204,11 @@ func (f *taskFlags) plan(cmd *cobra.Command, t *taskFile) (planned, error) {
 		}
 		in.Recipes = append(in.Recipes, r)
 	}
-	return makePlan(in, to, t.EvaluationEnvironment == "fresh", true)
+	told, err := wantsNotice(cmd, f.harnessParams)
+	if err != nil {
+		return planned{}, err
+	}
+	return makePlan(in, to, t.EvaluationEnvironment == "fresh", told)
 }
 
 // container is how the task's containers are run.

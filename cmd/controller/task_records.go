@@ -2,6 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +33,7 @@ type recorder struct {
 	mu      sync.Mutex // guards all below, and the chain
 	ids     map[string]bool
 	reading bool
+	gaps    float64 // of the controller, when reading began
 	summary evidence.Summary
 	last    time.Time
 	problem string
@@ -47,6 +52,11 @@ func (r *recorder) start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.reading, r.cancel = true, cancel
+	if gaps, err := r.readGaps(ctx); err == nil {
+		r.gaps = gaps
+	} else {
+		r.brokeLocked(err)
+	}
 	r.wait.Go(func() { r.read(ctx) })
 }
 
@@ -118,6 +128,13 @@ func (r *recorder) stop() (*evidence.Summary, taskAudit) {
 	}
 	r.mu.Lock()
 	cancel := r.cancel
+	if r.reading {
+		if gaps, err := r.readGaps(context.Background()); err != nil {
+			r.brokeLocked(err)
+		} else if gaps > r.gaps {
+			r.brokeLocked(errors.New("a sidecar ended, or its records came too fast: some may be lost"))
+		}
+	}
 	r.mu.Unlock()
 	cancel()
 	r.wait.Wait()
@@ -128,6 +145,25 @@ func (r *recorder) stop() (*evidence.Summary, taskAudit) {
 		a.Head = r.chain.Head()
 	}
 	return &r.summary, a
+}
+
+// gapsMetric counts how often records of a sidecar may have been lost.
+const gapsMetric = "sluice_sidecar_audit_gaps_total"
+
+// readGaps asks the controller how often records may have been lost.
+func (r *recorder) readGaps(ctx context.Context) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, quietLimit)
+	defer cancel()
+	text, err := r.client.Metrics(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("whether records are lost is not known: %w", err)
+	}
+	for line := range strings.Lines(text) {
+		if value, found := strings.CutPrefix(line, gapsMetric+" "); found {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("whether records are lost is not known: the controller has no metric %s", gapsMetric)
 }
 
 // quietFor is how long ago the last record came, but not longer than since began.

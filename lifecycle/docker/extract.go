@@ -32,8 +32,12 @@ func extract(archive io.Reader, name, to string) error {
 	base := filepath.Base(to)
 	content := tar.NewReader(archive)
 	var written int64
+	found := false
 	for files := 0; ; files++ {
 		h, err := content.Next()
+		if errors.Is(err, io.EOF) && !found {
+			return errors.New("is neither a file nor a directory")
+		}
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -44,8 +48,8 @@ func extract(archive io.Reader, name, to string) error {
 			return fmt.Errorf("has more than %d files", maxArtifactFiles)
 		}
 		clean := path.Clean(h.Name)
-		rest, found := strings.CutPrefix(clean, name)
-		if !found || rest != "" && rest[0] != '/' || !filepath.IsLocal(filepath.Join(base, rest)) {
+		rest, below := strings.CutPrefix(clean, name)
+		if !below || rest != "" && rest[0] != '/' || !filepath.IsLocal(filepath.Join(base, rest)) {
 			continue
 		}
 		place := filepath.Join(base, filepath.FromSlash(rest))
@@ -54,6 +58,7 @@ func extract(archive io.Reader, name, to string) error {
 			if err := parent.MkdirAll(place, 0o755); err != nil {
 				return err
 			}
+			found = true
 		case tar.TypeReg:
 			if written += h.Size; written > maxArtifactBytes {
 				return fmt.Errorf("has more than %d bytes", int64(maxArtifactBytes))
@@ -61,6 +66,7 @@ func extract(archive io.Reader, name, to string) error {
 			if err := write(parent, place, os.FileMode(0o644|h.Mode&0o111), content); err != nil {
 				return err
 			}
+			found = true
 		}
 	}
 }

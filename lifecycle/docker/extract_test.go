@@ -99,6 +99,14 @@ func TestExtractDoesNotFollow(t *testing.T) {
 	}
 }
 
+// TestExtractNothing checks that a link in place of what was asked for is no artifact.
+func TestExtractNothing(t *testing.T) {
+	in := archive(t, tar.Header{Name: "f", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"})
+	if err := extract(in, "f", filepath.Join(t.TempDir(), "f")); err == nil || err.Error() != "is neither a file nor a directory" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestExtractCutOff(t *testing.T) {
 	in := archive(t, tar.Header{Name: "f", Typeflag: tar.TypeReg})
 	in.Truncate(520)

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/controller/api"
+	"sluice/lifecycle"
+	"sluice/policy"
+)
+
+// TestStepLine checks what a person sees of each kind of step.
+func TestStepLine(t *testing.T) {
+	three := 3
+	step := func(change func(*taskStep)) taskStep {
+		s := taskStep{Mode: policy.NoNetwork, Step: lifecycle.Step{Boundary: lifecycle.RunTask, Environment: lifecycle.Shared, Phase: policy.Run,
+			Generation: 2, Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local), Seconds: 1.5}}
+		change(&s)
+		return s
+	}
+	for _, row := range []struct {
+		step taskStep
+		want string
+	}{
+		{step(func(s *taskStep) { s.ExitCode = &three }), "03:04:05 run_task shared run no-network generation 2 1.500 s exit code 3"},
+		{step(func(s *taskStep) { s.TimedOut = true }), "03:04:05 run_task shared run no-network generation 2 1.500 s timed out"},
+		{step(func(s *taskStep) { s.Error = "broken" }), "03:04:05 run_task shared run no-network generation 2 1.500 s failed: broken"},
+		{step(func(s *taskStep) { s.Boundary, s.Kept = lifecycle.Close, true }), "03:04:05 close shared run no-network generation 2 1.500 s kept"},
+		{step(func(s *taskStep) { s.Boundary, s.Switch, s.Receipt = "", true, &api.Receipt{FlowsCut: 1, FlowsKept: 4} }),
+			"03:04:05 -> run shared run no-network generation 2 1.500 s 1 flow cut, 4 kept"},
+	} {
+		if got := strings.Join(strings.Fields(row.step.line()), " "); got != row.want {
+			t.Errorf("got %q, want %q", got, row.want)
+		}
+	}
+}
