@@ -33,3 +33,23 @@ func BenchmarkCut(b *testing.B) {
 		})
 	}
 }
+
+// What an attach takes, when the host has so many connections of others.
+func BenchmarkCutFirst(b *testing.B) {
+	for _, entries := range []int{0, 10 * fewEntries} {
+		for _, muted := range []bool{true, false} {
+			b.Run(fmt.Sprintf("entries_%d/muted_%v", entries, muted), func(b *testing.B) {
+				w := newWorld(b)
+				nft(b, w.inside, gateRules)
+				if entries > 0 {
+					w.fill(b, entries)
+				}
+				s := w.spec(false)
+				s.First, s.Muted = true, muted
+				for b.Loop() {
+					w.cut(b, s)
+				}
+			})
+		}
+	}
+}

@@ -184,6 +184,16 @@ func (c *conn) all(each func(entry)) error { return c.list(family(unix.AF_UNSPEC
 
 // from is like all, for those that began with a packet from one of the addresses.
 func (c *conn) from(addresses []netip.Addr, each func(entry)) error {
+	return c.with(addresses, ctaTupleOriginal, func(e *entry) netip.Addr { return e.original.source.Addr() }, each)
+}
+
+// into is like all, for those that are answered from one of the addresses.
+func (c *conn) into(addresses []netip.Addr, each func(entry)) error {
+	return c.with(addresses, ctaTupleReply, func(e *entry) netip.Addr { return e.reply.source.Addr() }, each)
+}
+
+// with is like all, for those of which one tuple has one of the addresses for its source.
+func (c *conn) with(addresses []netip.Addr, tuple uint16, source func(*entry) netip.Addr, each func(entry)) error {
 	var ipv6 bool
 	for _, a := range addresses {
 		if !a.Is4() {
@@ -191,12 +201,18 @@ func (c *conn) from(addresses []netip.Addr, each func(entry)) error {
 			continue
 		}
 		ip := nested(nil, ctaTupleIP, attribute(nil, ctaIPv4Source, a.AsSlice()))
-		filter := attribute(nil, ctaFilterOriginal, binary.NativeEndian.AppendUint32(nil, filterSource))
-		filter = attribute(filter, ctaFilterReply, binary.NativeEndian.AppendUint32(nil, 0))
-		payload := nested(nested(family(unix.AF_INET), ctaTupleOriginal, ip), ctaFilter, filter)
+		var filter []byte
+		for kind, of := range map[uint16]uint16{ctaFilterOriginal: ctaTupleOriginal, ctaFilterReply: ctaTupleReply} {
+			flags := uint32(0)
+			if of == tuple {
+				flags = filterSource
+			}
+			filter = attribute(filter, kind, binary.NativeEndian.AppendUint32(nil, flags))
+		}
+		payload := nested(nested(family(unix.AF_INET), tuple, ip), ctaFilter, filter)
 		err := c.list(payload, func(e entry) {
 			// Kernels before 5.8 know no filter and send everything.
-			if e.original.source.Addr() == a {
+			if source(&e) == a {
 				each(e)
 			}
 		})
@@ -210,7 +226,7 @@ func (c *conn) from(addresses []netip.Addr, each func(entry)) error {
 	// The kernel's filter compares IPv6 addresses the wrong way round and sends what does not match
 	// (ctnetlink_filter_match_tuple, 5.8 to 6.18 at least), so that only the family is left to filter by.
 	return c.list(family(unix.AF_INET6), func(e entry) {
-		if slices.Contains(addresses, e.original.source.Addr()) {
+		if slices.Contains(addresses, source(&e)) {
 			each(e)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,11 +25,17 @@ import (
 // namespace's entries too. Where that may not have seen everything, because there are raw sockets or [Spec.First] is
 // set, it also does the work of [Sweep], which takes longest; otherwise that is left for later, and the Report says so.
 //
+// With [Spec.First] it deletes what the container may have forged before, which takes one or two walks through the
+// host's table, unless that is short.
+//
 // A connection that neither the namespace's conntrack nor the host's knows was opened by nobody knows whom: it ends if
 // it is refused in either direction.
 func Cut(ns *netns.Namespace, s Spec) (Report, error) {
 	return run(ns, &s, func(c *cutter) error {
 		receivers, err := c.cutSockets()
+		if err == nil && c.First && !c.Muted {
+			err = c.sweepForged()
+		}
 		if err == nil && (receivers || c.raw) {
 			if err = c.sweepInside(); err == nil && (c.raw || c.First) {
 				err = c.sweepHost()
@@ -60,9 +67,9 @@ type cutter struct {
 	own map[netip.Addr]bool
 	// raw is set if a process has a socket that gets packets of all ports.
 	raw bool
-	// table is the text of the namespace's conntrack, nil where netlink is the faster way.
-	table  *os.File
-	report Report
+	// table is the text of the namespace's conntrack, and hostTable of the host's, nil where netlink is the faster way.
+	table, hostTable *os.File
+	report           Report
 }
 
 func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
@@ -93,7 +100,9 @@ func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
 }
 
 func (c *cutter) enterHost() (err error) {
-	c.host, err = dial(unix.NETLINK_NETFILTER)
+	if c.host, err = dial(unix.NETLINK_NETFILTER); err == nil && c.First {
+		c.hostTable, err = openTable()
+	}
 	return err
 }
 
@@ -124,26 +133,27 @@ func (c *cutter) enter() (err error) {
 		}
 		c.raw = c.raw || bytes.Count(b, []byte("\n")) > 1 // the first line has the names of the columns
 	}
-	return c.openTable()
+	c.table, err = openTable()
+	return err
 }
 
 // fewEntries is up to when text is faster: older kernels begin a walk anew for every page of it.
 const fewEntries = 500
 
 // openTable opens the text of the calling thread's namespace, which a kernel need not have.
-func (c *cutter) openTable() (err error) {
+func openTable() (*os.File, error) {
 	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err != nil || n > fewEntries {
-		return nil
+		return nil, nil
 	}
-	c.table, err = os.Open("/proc/thread-self/net/nf_conntrack")
+	f, err := os.Open("/proc/thread-self/net/nf_conntrack")
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	return err
+	return f, err
 }
 
 func (c *cutter) close() {
@@ -152,8 +162,10 @@ func (c *cutter) close() {
 			conn.close()
 		}
 	}
-	if c.table != nil {
-		c.table.Close()
+	for _, f := range []*os.File{c.table, c.hostTable} {
+		if f != nil {
+			f.Close()
+		}
 	}
 }
 
@@ -288,7 +300,11 @@ func (c *cutter) everyEntry(each func(*entry)) error {
 	if c.table == nil {
 		return c.inside.all(func(e entry) { each(&e) })
 	}
-	lines := bufio.NewScanner(c.table)
+	return everyLine(c.table, each)
+}
+
+func everyLine(table *os.File, each func(*entry)) error {
+	lines := bufio.NewScanner(table)
 	for lines.Scan() {
 		e, err := parseLine(lines.Text())
 		if err != nil {
@@ -314,6 +330,29 @@ func (c *cutter) sweepHost() error {
 		return fmt.Errorf("host: %w", err)
 	}
 	c.report.Swept = true
+	return c.remove(nil, host)
+}
+
+// sweepForged deletes the host's entries of connections to one of the container's addresses, as it is, from where the
+// rules let nothing go: frames of the container with a false source make such entries, by which it could answer. If
+// the host has translated the destination they are left, for whoever that is may dial the container anyway.
+func (c *cutter) sweepForged() error {
+	var host [][]byte
+	each := func(e *entry) {
+		to := e.original.destination.Addr()
+		if slices.Contains(c.Addresses, to) && to == e.reply.source.Addr() && c.Refused(e.original.source, e.protocol) {
+			host = append(host, e.exact())
+		}
+	}
+	var err error
+	if c.hostTable != nil {
+		err = everyLine(c.hostTable, each)
+	} else {
+		err = c.host.into(c.Addresses, func(e entry) { each(&e) })
+	}
+	if err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
 	return c.remove(nil, host)
 }
 

@@ -18,8 +18,13 @@ type Spec struct {
 	RefusedInbound func(source netip.Addr) bool
 	// Addresses are those of the container. On the host, nothing that has another address is touched.
 	Addresses []netip.Addr
-	// First is set when the container has just come under rules: what was open before, the host alone knows.
+	// First is set when the container has just come under rules: what was open before, the host alone knows. Where it could
+	// send frames of its own before, it may have let the host believe that somebody has dialled it, whom it could answer
+	// now, so entries of connections into it from where the rules let nothing go are deleted too. Real ones go on with
+	// the next packet that comes in.
 	First bool
+	// Muted is set beside First if the container could not send anything before.
+	Muted bool
 	// Later, if it is set, is given what can be done after the answer: closing sockets, for which the kernel waits for
 	// others, some 15 ms.
 	Later func(func())
