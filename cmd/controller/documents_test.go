@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"sluice/docs/shown"
@@ -120,5 +121,43 @@ func TestSettingsAreDocumented(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("operations.md has rows for %q, the program has %q", got, want)
+	}
+}
+
+// Commands.md has a row for every command, in the order of the program, with what it says of itself.
+func TestCommandsAreDocumented(t *testing.T) {
+	var want []string
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		if cmd.HasParent() && !cmd.HasSubCommands() {
+			want = append(want, fmt.Sprintf("| `%s` | %s |", cmd.CommandPath(), cmd.Short))
+		}
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(newRoot())
+	slices.Sort(want)
+	text, err := os.ReadFile("../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "## sluice\n")
+	section, _, _ := strings.Cut(rest, "\n## ")
+	var got []string
+	for line := range strings.Lines(section) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "| `") {
+			got = append(got, line)
+		}
+	}
+	for _, row := range want {
+		if !slices.Contains(got, row) {
+			t.Errorf("docs/commands.md lacks the row\n%s", row)
+		}
+	}
+	for _, row := range got {
+		if !slices.Contains(want, row) {
+			t.Errorf("docs/commands.md has a row of no command\n%s", row)
+		}
 	}
 }

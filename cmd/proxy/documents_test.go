@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"sluice/docs/shown"
@@ -84,5 +87,31 @@ func TestSettingsAreDocumented(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("operations.md has rows for %q, the program has %q", got, want)
+	}
+}
+
+// Commands.md has a row for every command, with what it says of itself.
+func TestCommandsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "## sluice-proxy\n")
+	n := 0
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		if row := fmt.Sprintf("| `%s` | %s |\n", cmd.CommandPath(), cmd.Short); cmd.HasParent() && !cmd.HasSubCommands() {
+			n++
+			if !strings.Contains(section, row) {
+				t.Errorf("docs/commands.md lacks the row\n%s", row)
+			}
+		}
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(newRoot(system{}))
+	if got := strings.Count(section, "| `"); got != n {
+		t.Errorf("docs/commands.md has %d rows, the program %d commands", got, n)
 	}
 }
