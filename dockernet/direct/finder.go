@@ -54,7 +54,7 @@ func ask(finders []finder, f nft.Kind, address, port *nft.Field, do func(...nft.
 	for i := range finders {
 		tests := finders[i].tests(address, port)
 		if port == nft.AnyPort && !finders[i].anyPort() {
-			tests = append([]nft.Part{nft.Not(nft.Protocol, echo[f])}, tests...)
+			tests = append(tests, nft.Not(nft.Protocol, echo[f])) // last, for what the kernel knows takes longer than what is in a header
 		}
 		rules = append(rules, do(tests...))
 	}

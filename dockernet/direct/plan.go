@@ -87,12 +87,19 @@ func (p *Plan) Host(f nft.Kind, do ...nft.Part) []nft.Rule {
 
 func (p *Plan) Open(f nft.Kind, do ...nft.Part) []nft.Rule {
 	open := later(p.open, f, func() []finder { return p.finders(f, "open", endpoints(p.spec.Open, f), 2) })
-	return ask(open, f, f.Destination(), nft.TCPPort, then(do...))
+	return endpointRules(open, f, do)
 }
 
 func (p *Plan) Closed(f nft.Kind, do ...nft.Part) []nft.Rule {
 	closed := later(p.closed, f, func() []finder { return p.finders(f, "closed", endpoints(p.spec.Closed, f), 1) })
-	return ask(closed, f, f.Destination(), nft.TCPPort, then(do...))
+	return endpointRules(closed, f, do)
+}
+
+func endpointRules(finders []finder, f nft.Kind, do []nft.Part) (rules []nft.Rule) {
+	for i := range finders {
+		rules = append(rules, slices.Concat(finders[i].tests(f.Destination(), nft.AnyPort), []nft.Part{isTCP}, do))
+	}
+	return rules
 }
 
 // NewFloor makes the chains that refuse the addresses of the floor, and IPv6 addresses that hide one, for phases that
@@ -117,23 +124,17 @@ func (p *Plan) NewFloor(name string, phases []policy.Phase, refuse func(nft.Kind
 			fl.Chains = append(fl.Chains, chains...)
 		}
 		rules := ask(p.floors[f], f, f.Destination(), nft.AnyPort, no)
-		if open > 0 && f == nft.IPv6 {
-			hidden := nft.Jump(fl.hidden)
-			if on := p.spec.floor(f).within(spansOf(global)); len(on) > 0 {
-				rules = append(rules, hiding(hidden)...)
-			} else {
-				// Most addresses are there, and need not be compared with those of the floor.
-				there := nft.Chain{Name: p.name(name, "global"), Kind: f, Rules: hidingWhere(inGlobal, hidden)}
-				fl.Chains = append(fl.Chains, there)
-				elsewhere := hidingWhere(func(w netip.Prefix) bool { return !inGlobal(w) }, hidden)
-				rules = slices.Concat([]nft.Rule{{isGlobal, nft.Goto(there.Name)}}, rules, elsewhere)
-			}
-		}
-		// The way to global addresses leads out of the chain.
 		if open > 1 || open > 0 && f == nft.IPv6 {
 			chain := nft.Chain{Name: p.name(name + version(f)), Kind: f, Rules: rules}
 			fl.Chains = append(fl.Chains, chain)
 			rules = []nft.Rule{{nft.Jump(chain.Name)}}
+		}
+		if open > 0 && f == nft.IPv6 {
+			if on := p.spec.floor(f).within(spansOf(global)); len(on) == 0 {
+				// Most addresses are there, and need not be compared with those of the floor.
+				rules[0] = append(nft.Rule{isElsewhere}, rules[0]...)
+			}
+			rules = append(rules, hiding(nft.Jump(fl.hidden))...)
 		}
 		fl.rules[f] = rules
 	}
@@ -149,23 +150,15 @@ type Floor struct {
 
 // global is where most addresses are, and none of the floor (RFC 4291 §2.4).
 var (
-	global   = netip.MustParsePrefix("2000::/3")
-	isGlobal = nft.Masked{Field: nft.InNetwork(24, 1), Mask: 0xe0, Value: nft.Hex(0x20)}
+	global      = netip.MustParsePrefix("2000::/3")
+	isElsewhere = nft.Masked{Field: nft.InNetwork(24, 1), Mask: 0xe0, Not: true, Value: nft.Hex(0x20)}
 )
 
-func inGlobal(p netip.Prefix) bool { return global.Overlaps(p) }
-
-// hiding leads IPv6 addresses that hide an IPv4 one elsewhere, and hidingWhere only some of the wrappers.
+// hiding leads IPv6 addresses that hide an IPv4 one elsewhere.
 func hiding(elsewhere nft.Verdict) []nft.Rule {
-	return hidingWhere(func(netip.Prefix) bool { return true }, elsewhere)
-}
-
-func hidingWhere(some func(netip.Prefix) bool, elsewhere nft.Verdict) []nft.Rule {
 	var rules []nft.Rule
 	for _, w := range wrappers {
-		if some(w) {
-			rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(w)), elsewhere})
-		}
+		rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(w)), elsewhere})
 	}
 	return append(rules, nft.Rule{isatap, elsewhere})
 }
@@ -272,7 +265,7 @@ var isTCP = nft.Is(nft.Protocol, nft.Word("tcp"))
 
 // dns refuses port 53, but for what is named with that very port.
 func (j *judge) dns(named []finder) []nft.Rule {
-	is53 := []nft.Part{nft.Not(nft.Protocol, echo[j.family]), nft.Is(nft.AnyPort, nft.Number(dnsPort))}
+	is53 := []nft.Part{nft.Is(nft.AnyPort, nft.Number(dnsPort)), nft.Not(nft.Protocol, echo[j.family])}
 	return append(ask(named, j.family, j.family.Destination(), nft.AnyPort, func(tests ...nft.Part) nft.Rule {
 		return j.Let(slices.Concat(is53, tests)...)
 	}), j.no(is53...))

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"net/netip"
+	"slices"
 
 	"sluice/dockernet/nft"
 )
@@ -20,13 +21,14 @@ var layouts = map[nft.Kind]layout{
 	nft.IPv6: {netip.IPv6Loopback(), nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, nft.Echo6},
 }
 
-// common makes what a packet of a family meets before any phase.
+// head makes what a packet of a family meets before any phase. It is in one chain with the jumps to the phases, for a
+// jump takes as long as several questions.
 //
 // IPv4 options and IPv6 extension headers could name another destination, and have room for more than the rules look
 // at. What the kernel calls a packet's protocol, and its ports, are those behind all such headers. So the protocol in
 // the first header is asked for before any rule that lets something through.
-func (b *builder) common(f nft.Kind) {
-	of, judge := layouts[f], nft.Goto(b.generation.judge(f))
+func (b *builder) head(f nft.Kind) []nft.Rule {
+	of := layouts[f]
 	first := fresh4Chain
 	if f == nft.IPv6 {
 		first = b.fresh6()
@@ -35,28 +37,28 @@ func (b *builder) common(f nft.Kind) {
 		{fresh, nft.Jump(first)},
 		{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)},
 		// The interface is the one from before the redirect, so that these are not covered by the rule above.
-		{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Jump(redirectedChain)},
+		append(redirected[f], nft.Jump(redirectedChain)),
 	}
 	if f == nft.IPv4 {
 		rules = append(rules, nft.Rule{nft.Not(nft.IPHeaderLength, nft.Number(5)), deny})
 	}
+	// Of ICMP, echo requests are judged by their destination, and what answers something by the phase.
+	others := b.name("others" + version(f))
+	b.chain(f, others,
+		nft.Rule{nft.Is(of.next, of.icmp), nft.Is(of.icmpType, of.echo), nft.Return},
+		nft.Rule{nft.Is(of.next, of.icmp), isReply, nft.Return},
+		nft.Rule{deny})
+	rules = append(rules,
+		nft.Rule{nft.Not(of.next, nft.Word("tcp")), nft.Not(of.next, nft.Word("udp")), nft.Jump(others)},
+		nft.Rule{nft.Is(nft.AnyPort, nft.Number(0)), nft.Not(nft.Protocol, of.icmp), refuse})
 	// Ports that no phase may reach, and those that every phase may.
-	tcp := append(b.plan.Closed(f, refuse), b.plan.Open(f, nft.Accept)...)
-	isTCP := nft.Is(of.next, nft.Word("tcp"))
-	judged := []nft.Part{nft.Not(nft.TCPPort, nft.Number(0)), judge}
-	if len(tcp) == 0 {
-		rules = append(rules, append(nft.Rule{isTCP}, judged...))
-	} else {
-		name := b.name("tcp" + version(f))
-		b.chains = append(b.chains, nft.Chain{Name: name, Kind: f, Protocol: "tcp", Rules: append(tcp, judged, nft.Rule{refuse})})
-		rules = append(rules, nft.Rule{isTCP, nft.Goto(name)})
-	}
-	b.chain(f, b.generation.common(f), append(rules,
-		nft.Rule{nft.Is(of.next, nft.Word("udp")), nft.Not(nft.UDPPort, nft.Number(0)), judge},
-		// Of ICMP, echo requests are judged by their destination, and what answers something by the phase.
-		nft.Rule{nft.Is(of.next, of.icmp), nft.Is(of.icmpType, of.echo), judge},
-		nft.Rule{nft.Is(of.next, of.icmp), isReply, judge},
-		nft.Rule{deny})...)
+	return slices.Concat(rules, b.plan.Closed(f, refuse), b.plan.Open(f, nft.Accept))
+}
+
+// redirected are tests that hold for redirected connections, and for hardly any others.
+var redirected = map[nft.Kind]nft.Rule{
+	nft.IPv4: {nft.Is(nft.IPDestination, nft.Network(netip.MustParsePrefix("127.0.0.0/8")))},
+	nft.IPv6: {nft.Is(nft.InNetwork(24, 4), nft.Bytes{0, 0, 0, 0})},
 }
 
 // fresh6 makes what only first packets of connections meet, and those that belong to none, as "fresh4" for IPv4.

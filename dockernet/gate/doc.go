@@ -8,11 +8,11 @@
 // # How a packet goes
 //
 // A new connection passes "steer" first, where it is redirected to a listener or left as it is. Every packet then
-// passes "output", and from there the chains of its family:
+// passes "output", from where IPv6 goes to a chain of its own. These have
 //
-//	common4  what does not depend on a phase: the container's own loopback, redirected connections, odd headers
-//	judge4   a chain for each phase in force, which refuses a packet or returns
-//	accept
+//   - what does not depend on a phase: the container's own loopback, redirected connections, odd headers
+//   - a jump for each phase in force, to a chain that refuses a packet or returns
+//   - accept
 //
 // So two phases in force at once let through what both allow, and a chain that comes to its end has refused. Packets
 // of open connections are judged like all others: nothing is accepted for being established. What a phase lets go

@@ -40,9 +40,10 @@ func fixed(s *Spec) []nft.Chain {
 			{nft.Is(nft.FibDestination, nft.Word("local")), nft.Accept},
 			{refuse}, // where the default route leads to the loopback, see addRoutes
 		}},
+		{Name: output6Chain, Kind: nft.IPv6, Rules: []nft.Rule{{refuse}}},
 		{Name: redirectedChain, Rules: []nft.Rule{
-			{nft.Is(nft.IPDestination, nft.Single(layouts[nft.IPv4].loopback)), nft.Accept},
-			{nft.Is(nft.IP6Destination, nft.Single(layouts[nft.IPv6].loopback)), nft.Accept},
+			{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(nft.IPDestination, nft.Single(layouts[nft.IPv4].loopback)), nft.Accept},
+			{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(nft.IP6Destination, nft.Single(layouts[nft.IPv6].loopback)), nft.Accept},
 		}},
 		{Name: resetsChain, Protocol: "tcp", Rules: resets(s)},
 		{Name: quietChain, Rules: quiet()},
@@ -91,7 +92,8 @@ func notOnTheWire(index *nft.Field) []nft.Rule {
 	elsewhere := []nft.Part{nft.Not(index, loopback), nft.Count{Counter: refusedCount}, nft.Drop}
 	return []nft.Rule{
 		append(nft.Rule{nft.Is(nft.IPDestination, nft.Network(netip.MustParsePrefix("127.0.0.0/8")))}, elsewhere...),
-		append(nft.Rule{nft.Is(nft.IP6Destination, nft.Single(netip.IPv6Loopback()))}, elsewhere...),
+		// Most addresses do not begin like this one, of which the kernel would otherwise load all 16 bytes.
+		append(nft.Rule{nft.Is(nft.Family, nft.Word("ipv6")), redirected[nft.IPv6][0], nft.Is(nft.IP6Destination, nft.Single(netip.IPv6Loopback()))}, elsewhere...),
 	}
 }
 

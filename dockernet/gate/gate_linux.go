@@ -229,7 +229,7 @@ func (g *Gate) stage(s *Spec) error {
 		return err
 	}
 	next := newest(there) + 1
-	t := build(s, next)
+	t, refs := build(s, next)
 	base := fixed(s)
 	b := new(nft.Batch)
 	b.AddTable(tableID)
@@ -242,10 +242,7 @@ func (g *Gate) stage(s *Spec) error {
 	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	staged := &stage{generation: next, fixed: base, objects: t.Objects()}
-	for p := range policy.Phase(policy.PhaseCount) {
-		staged.refs[p] = s.ref(next, p)
-	}
+	staged := &stage{generation: next, fixed: base, refs: refs, objects: t.Objects()}
 	if err := g.kernel.Verify(tableID, t.Sets); err != nil {
 		d := new(nft.Batch)
 		d.Delete(tableID, staged.objects)

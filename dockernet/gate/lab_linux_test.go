@@ -72,6 +72,13 @@ func newLab(t testing.TB, closed bool) *lab {
 		netnstest.End{In: l.workload, Name: "eth0", Addresses: prefixes("198.51.100.2/24", "2001:db8:1::2/64")},
 		netnstest.End{In: l.outside, Name: "eth0", Addresses: prefixes("198.51.100.1/24", "198.51.100.20/24", "2001:db8:1::1/64", "2001:db8:1::20/64")})
 	h := l.workload.Handle(t)
+	// IPv6 does nothing before the kernel has seen that the link is up, which takes a while when many links change.
+	for _, end := range []*netlink.Handle{h, l.outside.Handle(t)} {
+		wait(t, "the link to be up", func() bool {
+			link, err := end.LinkByName("eth0")
+			return err == nil && link.Attrs().OperState == netlink.OperUp
+		})
+	}
 	if !closed {
 		for _, via := range addrs("198.51.100.1", "2001:db8:1::1") {
 			if err := h.RouteAdd(&netlink.Route{Gw: via.AsSlice()}); err != nil {
@@ -232,7 +239,7 @@ func (l *lab) spec(t testing.TB, listeners Listeners, phases ...direct.Phase) *S
 }
 
 // patience bounds how long a probe waits for an answer that should come.
-const patience = 5 * time.Second
+const patience = 20 * time.Second
 
 // probe sends something from the workload and returns who answered, or "refused".
 func (l *lab) probe(t testing.TB, protocol, to string) string {

@@ -10,8 +10,8 @@ import (
 )
 
 // phase makes the chains of a phase: the filter's, that of new connections, and that of what comes in.
-func (b *builder) phase(n policy.Phase) {
-	r := b.ref(b.generation, n)
+func (b *builder) phase(r ref) {
+	n := r.phase
 	refused := nft.Goto(b.name(n.String(), "refuse"))
 	b.chain(nft.AnyKind, refused.Chain(), append([]nft.Rule{reset}, b.account(refusedCounter(n), n.String(), nft.Goto(rejectChain))...)...)
 	for _, f := range b.families() {

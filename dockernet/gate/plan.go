@@ -22,6 +22,7 @@ const (
 	forwardChain = "forward"
 	leaveChain   = "leave"
 
+	output6Chain    = "output6"
 	resetsChain     = "resets"
 	refuseChain     = "refuse"
 	denyChain       = "deny"
@@ -50,24 +51,15 @@ func (g generation) name(parts ...string) string {
 	return strings.Join(parts, "_") + fmt.Sprintf("_%d", g)
 }
 
-// common and judge are where packets of a family go: through what does not depend on a phase, and then to the phases
-// in force.
-func (g generation) common(f nft.Kind) string { return g.name("common" + version(f)) }
-func (g generation) judge(f nft.Kind) string  { return g.name("judge" + version(f)) }
-
 func version(f nft.Kind) string { return map[nft.Kind]string{nft.IPv4: "4", nft.IPv6: "6"}[f] }
 
 // ref is a phase of a generation.
 type ref struct {
 	generation generation
 	phase      policy.Phase
-	families   []nft.Kind
-	restricted bool // refuses connections into the container, so that it has an input chain
-	proxied    bool // sends TCP to the proxy, so that it has a chain for that
-}
-
-func (s *Spec) ref(g generation, p policy.Phase) ref {
-	return ref{g, p, s.families(), s.restricted(p), s.Proxies(p)}
+	heads      map[nft.Kind][]nft.Rule // of the families, see builder.head
+	restricted bool                    // refuses connections into the container, so that it has an input chain
+	proxied    bool                    // sends TCP to the proxy, so that it has a chain for that
 }
 
 func (r ref) chain(f nft.Kind) string { return r.generation.name(r.phase.String(), version(f)) }
@@ -90,10 +82,10 @@ func Listing(s *Spec, phase policy.Phase) (string, error) {
 
 // whole is the table with one phase in force.
 func whole(s *Spec, phase policy.Phase) *nft.Table {
-	t := build(s, 1)
+	t, refs := build(s, 1)
 	t.Counters = allCounters()
 	t.Chains = append(t.Chains, fixed(s)...)
-	for _, c := range inForce(s.ref(1, phase)) {
+	for _, c := range inForce(refs[phase]) {
 		t.Put(c)
 	}
 	return t.Reachable()
@@ -109,7 +101,7 @@ type builder struct {
 }
 
 // build makes the sets and chains of all phases. Nothing leads to them yet.
-func build(s *Spec, g generation) *nft.Table {
+func build(s *Spec, g generation) (*nft.Table, [policy.PhaseCount]ref) {
 	b := &builder{Spec: s, generation: g, plan: direct.NewPlan(&s.Spec, s.families(), true, g.name)}
 	var phases []policy.Phase
 	for n := range s.Phases {
@@ -117,15 +109,17 @@ func build(s *Spec, g generation) *nft.Table {
 	}
 	b.floor = b.plan.NewFloor("floor", phases, func(nft.Kind) nft.Verdict { return refuse })
 	b.chains = b.floor.Chains
+	heads := make(map[nft.Kind][]nft.Rule)
 	for _, f := range s.families() {
-		b.chain(f, g.judge(f))
-		b.common(f)
+		heads[f] = b.head(f)
 	}
 	b.steer()
+	var refs [policy.PhaseCount]ref
 	for _, n := range phases {
-		b.phase(n)
+		refs[n] = ref{g, n, heads, s.restricted(n), s.Proxies(n)}
+		b.phase(refs[n])
 	}
-	return &nft.Table{ID: tableID, Sets: b.plan.Sets, Chains: b.chains}
+	return &nft.Table{ID: tableID, Sets: b.plan.Sets, Chains: b.chains}, refs
 }
 
 func (b *builder) name(parts ...string) string { return b.generation.name(parts...) }
@@ -138,35 +132,41 @@ func (b *builder) chain(kind nft.Kind, name string, rules ...nft.Rule) {
 // not depend on a phase are those of the first one's generation.
 func inForce(phases ...ref) []nft.Chain {
 	first := phases[0]
-	output := nft.Chain{Name: outputChain, Hook: outputHook}
 	steer := nft.Chain{Name: steerChain, Hook: steerHook, Rules: []nft.Rule{{nft.Jump(first.generation.name("common", "steer"))}}}
 	input := nft.Chain{Name: inputChain, Hook: inputHook, Rules: arriving()}
 	if slices.ContainsFunc(phases, func(r ref) bool { return r.restricted }) {
 		input.Rules = append(input.Rules, nft.Rule{nft.Is(nft.InIndex, loopback), nft.Accept})
 	}
-	var chains []nft.Chain
-	for _, f := range first.families {
-		output.Rules = append(output.Rules, nft.Rule{nft.Is(nft.Family, word(f)), nft.Goto(first.generation.common(f))})
-		judge := nft.Chain{Name: first.generation.judge(f), Kind: f}
-		for _, r := range phases {
-			if slices.Contains(r.families, f) {
-				judge.Rules = append(judge.Rules, nft.Rule{nft.Jump(r.chain(f))})
-			} else {
-				judge.Rules = append(judge.Rules, nft.Rule{refuse})
-			}
-		}
-		judge.Rules = append(judge.Rules, nft.Rule{nft.Accept})
-		chains = append(chains, judge)
+	output := nft.Chain{Name: outputChain, Hook: outputHook, Kind: nft.IPv4, Rules: through(nft.IPv4, phases)}
+	output6 := nft.Chain{Name: output6Chain, Kind: nft.IPv6}
+	if first.heads[nft.IPv6] == nil {
+		// What refuses IPv6 answers by way of the loopback.
+		output6.Rules = []nft.Rule{{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)}, {refuse}}
+	} else {
+		output6.Rules = through(nft.IPv6, phases)
 	}
-	// Of another family there is nothing but what refuses it, which goes by the loopback.
-	output.Rules = append(output.Rules, nft.Rule{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)}, nft.Rule{refuse})
+	// What is left is IPv4, as the chain says.
+	output.Rules = append([]nft.Rule{{nft.Is(nft.Family, word(nft.IPv6)), nft.Goto(output6Chain)}}, output.Rules...)
 	for _, r := range phases {
 		steer.Rules = append(steer.Rules, nft.Rule{nft.Jump(r.steer())})
 		if r.restricted {
 			input.Rules = append(input.Rules, nft.Rule{nft.Jump(r.input())})
 		}
 	}
-	return append(chains, output, steer, input)
+	return []nft.Chain{output, output6, steer, input}
+}
+
+// through are the rules for packets of a family.
+func through(f nft.Kind, phases []ref) []nft.Rule {
+	rules := slices.Clone(phases[0].heads[f])
+	for _, r := range phases {
+		if r.heads[f] == nil {
+			rules = append(rules, nft.Rule{refuse}) // a newer Spec has no listeners for it
+		} else {
+			rules = append(rules, nft.Rule{nft.Jump(r.chain(f))})
+		}
+	}
+	return append(rules, nft.Rule{nft.Accept})
 }
 
 func word(f nft.Kind) nft.Word { return map[nft.Kind]nft.Word{nft.IPv4: "ipv4", nft.IPv6: "ipv6"}[f] }

@@ -189,9 +189,9 @@ func TestFilterAndSteeringStayApart(t *testing.T) {
 		}
 		for _, mode := range []string{"allowlist", "denylist"} {
 			s := example(true, threeOf(t, phaseOf(t, mode, append(hosts, "some.test")...)))
-			all := build(s, 1)
+			all, refs := build(s, 1)
 			all.Chains = append(all.Chains, fixed(s)...)
-			r := s.ref(1, policy.Baseline)
+			r := refs[policy.Baseline]
 			for from, never := range map[string]string{r.chain(nft.IPv4): proxyChain, r.chain(nft.IPv6): proxyChain, r.steer(): rejectChain} {
 				if leads(all, from, never) {
 					t.Errorf("%s with %v: %s leads to %s", mode, hosts, from, never)

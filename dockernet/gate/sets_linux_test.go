@@ -73,7 +73,8 @@ func TestVerify(t *testing.T) {
 	if err := g.Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
-	sets := build(s, g.staged.generation).Sets
+	table, _ := build(s, g.staged.generation)
+	sets := table.Sets
 	if err := g.kernel.Verify(tableID, sets); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +93,8 @@ func TestVerify(t *testing.T) {
 // A switch sends the same number of changes, whatever the number of targets.
 func TestSwitchDoesNotGrow(t *testing.T) {
 	size := func(n int) (rules int) {
-		s := example(true, manyPhases(t, n))
-		for _, c := range inForce(s.ref(1, policy.Baseline), s.ref(1, policy.Run)) {
+		_, refs := build(example(true, manyPhases(t, n)), 1)
+		for _, c := range inForce(refs[policy.Baseline], refs[policy.Run]) {
 			rules += len(c.Rules)
 		}
 		return rules
