@@ -379,6 +379,40 @@ func TestFieldsAreDescribed(t *testing.T) {
 	}
 }
 
+// What is described as one of some words has the words of the programs.
+func TestWordsAreDescribed(t *testing.T) {
+	common, err := openapi3.NewLoader().LoadFromFile(filepath.Join("api", "common.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var phases []string
+	for phase := range policy.PhaseCount {
+		phases = append(phases, policy.Phase(phase).String())
+	}
+	failure := common.Components.Schemas["Failure"].Value.Properties["error"].Value.Properties
+	for what, row := range map[string]struct {
+		described *openapi3.SchemaRef
+		want      []string
+	}{
+		"codes":  {failure["code"], constants(t, "../control/errors.go", "Code")},
+		"phases": {common.Components.Schemas["Phase"], phases},
+		"states of sessions": {description(t, "control").Components.Schemas["Session"].Value.Properties["state"],
+			constants(t, "../control/types.go", "SessionState")},
+		"states of containers": {description(t, "sluice").Components.Schemas["Status"].Value.Properties["state"],
+			constants(t, "../controller/api/types.go", "State")},
+	} {
+		var got []string
+		for _, v := range row.described.Value.Enum {
+			got = append(got, v.(string))
+		}
+		slices.Sort(got)
+		slices.Sort(row.want)
+		if !slices.Equal(got, row.want) {
+			t.Errorf("%s: described are %q, there are %q", what, got, row.want)
+		}
+	}
+}
+
 // A description that has another field, or less, is noticed.
 func TestDescriptionsAreCompared(t *testing.T) {
 	d := description(t, "sluice")

@@ -22,7 +22,7 @@ func slug(heading string) string {
 	return strings.ReplaceAll(unslug.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
 
-// text is a document without its blocks of code.
+// prose is a document without its blocks of code.
 func prose(d shown.Document) string {
 	var b strings.Builder
 	fenced := false
