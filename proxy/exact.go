@@ -2,45 +2,33 @@ package proxy
 
 import (
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"sluice/policy"
 )
 
-const (
-	// maxExact bounds the names that are looked up for one address of which none is known.
-	maxExact = 256
-	// exactTime is how long what those look-ups have shown is good for any other address: a container that tries address
-	// after address must not keep the proxy busy.
-	exactTime = time.Second
-)
+// maxExact bounds the names that are looked up for one address of which none is known.
+const maxExact = 256
 
-// exactNames is the last run of look-ups of a session's exact names, which all connections share that wait for it.
+// exactNames is the run of look-ups of a session's exact names that is under way. All connections that wait for it share
+// it: a container that tries address after address must not have one for each.
 type exactNames struct {
 	mu      sync.Mutex // guards what follows
-	rules   *rules     // the run is for these
-	ended   time.Time  // zero while it is under way
+	rules   *rules     // the run is for these; nil if there is none
 	waiting []func()
 }
 
-// learnExact looks up the exact names that r allows, so that their addresses are known, and then calls done. It reports
-// false, and does nothing, if they were just looked up.
-func (s *Session) learnExact(r *rules, done func()) bool {
+// learnExact looks up the exact names that r allows, so that their addresses are known, and then calls done.
+func (s *Session) learnExact(r *rules, done func()) {
 	e := &s.exact
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch {
-	case e.rules != r:
-	case e.ended.IsZero():
-		e.waiting = append(e.waiting, done)
-		return true
-	case time.Since(e.ended) < exactTime:
-		return false
+	e.waiting = append(e.waiting, done)
+	if e.rules == r {
+		return
 	}
-	former := e.waiting // of a run for other rules, which are judged by these now
-	e.rules, e.ended, e.waiting = r, time.Time{}, append(former, done)
+	e.rules = r // those who wait for a run for other rules are judged by these now
 	s.server.running.Go(func() {
 		s.lookUpAll(r)
 		e.mu.Lock()
@@ -49,13 +37,12 @@ func (s *Session) learnExact(r *rules, done func()) bool {
 			return
 		}
 		waiting := e.waiting
-		e.ended, e.waiting = time.Now(), nil
+		e.rules, e.waiting = nil, nil
 		e.mu.Unlock()
 		for _, done := range waiting {
 			done()
 		}
 	})
-	return true
 }
 
 // lookUpAll looks up the exact names that r allows.

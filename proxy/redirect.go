@@ -146,7 +146,8 @@ func (r *rules) opensByName(d matcher.Decision) bool {
 // have its address from before the policy, or from a file.
 func (c *conn) lookUpExact() {
 	later := c.later(sniffing, asking, dialling)
-	c.exact = c.session.learnExact(c.rules, func() { later(c.learnt) })
+	c.exact = true
+	c.session.learnExact(c.rules, func() { later(c.learnt) })
 }
 
 // learnt goes on with a client whose destination may be known by an exact name now.
