@@ -309,9 +309,14 @@ func prefixesOf(t *testing.T, enter func(func() error) error, device string) (al
 }
 
 // listening lists where something listens on the loopback addresses of the attacker's namespace, proc_pid_net(5).
-func (a *attacker) listening(t *testing.T, protocol string) (all []netip.AddrPort) {
+func (a *attacker) listening(t *testing.T, protocol string) []netip.AddrPort {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", a.State.Pid, protocol))
+	return listening(t, a.State.Pid, protocol)
+}
+
+func listening(t *testing.T, pid int, protocol string) (all []netip.AddrPort) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, protocol))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,6 +91,15 @@ func (s *Surroundings) Held() []*Attempt {
 	return m.all
 }
 
+// Names lists attempts to ask for names.
+func (s *Surroundings) Names() []*Attempt {
+	m := &maker{Surroundings: s, link: &s.Links[0]}
+	for m.family = range 2 {
+		m.names()
+	}
+	return m.all
+}
+
 // Starting lists attempts of a container that has just begun to run: some of each kind. Without its hardware address on
 // the first link there are no frames among them.
 func (s *Surroundings) Starting() []*Attempt {

@@ -34,13 +34,23 @@ type Lab struct {
 	name                 string // also the cgroup of its containers
 	dir                  string
 	lock                 *os.File
+	mounts               string // the mount namespace of the engine, if it is not the host's
 	engineNS, internetNS *netns.Namespace
 	daemons              []*daemon
 	control              *http.Server
 }
 
+// Options change what the lab is like.
+type Options struct {
+	// ResolvConf is the host's resolv.conf as the engine sees it, which is then told of no other name server.
+	ResolvConf string
+}
+
 // Start makes a lab, which takes about two seconds. What earlier runs left when they were killed is removed first.
-func Start(ctx context.Context) (_ *Lab, err error) {
+func Start(ctx context.Context) (*Lab, error) { return StartWith(ctx, Options{}) }
+
+// StartWith makes a lab that is not like others.
+func StartWith(ctx context.Context, o Options) (_ *Lab, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the lab makes network namespaces and starts a Docker engine: run it as root")
 	}
@@ -67,7 +77,7 @@ func Start(ctx context.Context) (_ *Lab, err error) {
 	if err := l.serveControl(); err != nil {
 		return nil, err
 	}
-	if err := l.startEngine(ctx); err != nil {
+	if err := l.startEngine(ctx, o); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -83,6 +93,10 @@ func (l *Lab) ControlSocket() string { return filepath.Join(l.dir, "internet.soc
 
 // InEngineNamespace runs f on a thread where the engine's bridges are, as a program on a Docker host would be.
 func (l *Lab) InEngineNamespace(f func() error) error { return l.engineNS.Do(f) }
+
+// Mounts is the path of the mount namespace that the engine runs in, where the files that stand for containers'
+// namespaces are, or "" if that is the host's.
+func (l *Lab) Mounts() string { return l.mounts }
 
 // InInternetNamespace runs f on a thread on the far side, where the interface [LinkName] is the only way in.
 func (l *Lab) InInternetNamespace(f func() error) error { return l.internetNS.Do(f) }

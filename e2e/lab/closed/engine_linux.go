@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,14 +26,22 @@ const startLimit = time.Minute
 type daemon struct {
 	name    string
 	logFile string
+	pid     int
 	ended   chan struct{}
 }
 
-// startDaemon starts a program in the namespace of the engine. If this process dies, the program gets a SIGKILL.
-func (l *Lab) startDaemon(name string, args ...string) (*daemon, error) {
+// startDaemon starts a program in the namespace of the engine, after the words of before, which end by running it. If
+// this process dies, the program gets a SIGKILL.
+func (l *Lab) startDaemon(before []string, name string, args ...string) (*daemon, error) {
 	path, err := lookDaemon(name)
 	if err != nil {
 		return nil, err
+	}
+	if len(before) > 0 {
+		args = slices.Concat(before[1:], []string{path}, args)
+		if path, err = lookDaemon(before[0]); err != nil {
+			return nil, err
+		}
 	}
 	d := &daemon{name: name, logFile: filepath.Join(l.dir, name+".log"), ended: make(chan struct{})}
 	log, err := os.Create(d.logFile)
@@ -63,6 +72,7 @@ func (l *Lab) startDaemon(name string, args ...string) (*daemon, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+	d.pid = command.Process.Pid
 	return d, nil
 }
 
@@ -110,7 +120,7 @@ func lastLines(file string) string {
 
 // startEngine starts containerd and dockerd with everything of theirs below the lab's directory, and nothing from
 // the machine's own configuration.
-func (l *Lab) startEngine(ctx context.Context) error {
+func (l *Lab) startEngine(ctx context.Context, o Options) error {
 	containerdConfig := filepath.Join(l.dir, "containerd.toml")
 	dockerdConfig := filepath.Join(l.dir, "dockerd.json")
 	containerdSocket := filepath.Join(l.dir, "containerd.sock")
@@ -120,7 +130,16 @@ func (l *Lab) startEngine(ctx context.Context) error {
 	if err := os.WriteFile(dockerdConfig, []byte("{}\n"), 0o600); err != nil {
 		return err
 	}
-	containerd, err := l.startDaemon("containerd",
+	var before []string
+	if o.ResolvConf != "" {
+		// Both daemons get mounts of their own, with another file at this place.
+		file := l.path("resolv.conf")
+		if err := os.WriteFile(file, []byte(o.ResolvConf), 0o644); err != nil {
+			return err
+		}
+		before = []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, file}
+	}
+	containerd, err := l.startDaemon(before, "containerd",
 		"--config", containerdConfig,
 		"--address", containerdSocket,
 		"--root", filepath.Join(l.dir, "containerd"),
@@ -133,7 +152,13 @@ func (l *Lab) startEngine(ctx context.Context) error {
 	if err := containerd.waitForSocket(ctx, containerdSocket); err != nil {
 		return err
 	}
-	dockerd, err := l.startDaemon("dockerd",
+	dns := []string{"--dns", internet.Resolver.String()}
+	if o.ResolvConf != "" {
+		dns = nil
+		l.mounts = fmt.Sprintf("/proc/%d/ns/mnt", containerd.pid)
+		before = []string{"nsenter", "--mount=" + l.mounts}
+	}
+	dockerd, err := l.startDaemon(before, "dockerd", append(dns,
 		"--config-file", dockerdConfig,
 		"--containerd", containerdSocket,
 		"--host", l.DockerHost(),
@@ -142,10 +167,9 @@ func (l *Lab) startEngine(ctx context.Context) error {
 		"--pidfile", filepath.Join(l.dir, "docker.pid"),
 		"--exec-opt", "native.cgroupdriver=cgroupfs",
 		"--cgroup-parent", l.name,
-		"--dns", internet.Resolver.String(),
 		"--ipv6", "--fixed-cidr-v6", "fd65::/64",
 		"--experimental", "--ip6tables", // 20.10 masquerades IPv6 only so
-	)
+	)...)
 	if err != nil {
 		return err
 	}
