@@ -162,18 +162,19 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 	moved := !slices.Equal(around.Never, s.around.Load().Never) // equal policies mean something else then
 	next := s.staged
 	for phase, known := range next {
-		p := known.policy
+		p, digest := known.policy, known.digest
 		if change.Policies != nil {
 			p = change.Policies[phase]
+			digest = p.Digest() // takes long for many targets, so a mere switch does without
 		}
-		if known.set == nil && change.Policies == nil || known.set != nil && known.digest == p.Digest() && !moved {
+		if known.set == nil && change.Policies == nil || known.set != nil && known.digest == digest && !moved {
 			continue
 		}
 		set, err := matcher.Compile(p, s.matcher(around))
 		if err != nil {
 			return control.Receipt{}, control.InvalidError(err)
 		}
-		next[phase] = staged{p, set, p.Digest(), newDeniedHosts(p)}
+		next[phase] = staged{p, set, digest, newDeniedHosts(p)}
 	}
 	phase := now.phase
 	if change.Phase != nil {
