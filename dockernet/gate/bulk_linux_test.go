@@ -12,6 +12,7 @@ import (
 
 	"sluice/dockernet/direct"
 	"sluice/dockernet/netns/netnstest"
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 )
 
@@ -48,7 +49,7 @@ func newRouted(b *testing.B, f string, phase *direct.Phase) *routed {
 		netnstest.End{In: outside, Name: "eth0", Addresses: prefixes("192.0.2.5/24", "2001:db8:2::5/64")})
 	writeSysctl(b, host, "net/ipv4/ip_forward", "1")
 	writeSysctl(b, host, "net/ipv6/conf/all/forwarding", "1")
-	runNft(b, host, hostRules, "-f", "-")
+	nfttest.Run(b, host, hostRules, "-f", "-")
 	for _, via := range addrs("198.51.100.1", "2001:db8:1::1") {
 		if err := w.Handle(b).RouteAdd(&netlink.Route{Gw: via.AsSlice()}); err != nil {
 			b.Fatal(err)

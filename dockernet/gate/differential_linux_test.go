@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sluice/dockernet/direct"
+	"sluice/dockernet/direct/directtest"
 	"sluice/dockernet/nft"
 	"sluice/matcher"
 	"sluice/policy"
@@ -20,39 +21,7 @@ var (
 	pairs = flag.Int("pairs", 5000, "random pairs of a policy and a destination, and as many for each family")
 )
 
-// Ranges that targets and destinations are drawn from: ordinary ones, the floor, and forms that hide IPv4 addresses.
-var pools = map[nft.Kind][]netip.Prefix{
-	nft.IPv4: prefixes("192.0.2.0/24", "203.0.113.0/28", "8.8.8.0/29", "10.0.0.0/8", "169.254.169.248/29", "168.63.129.16/30", "100.100.100.200/30"),
-	nft.IPv6: prefixes("2001:db8:2::/64", "2001:db8:3::/120", "64:ff9b::192.0.2.0/120", "64:ff9b::169.254.169.252/126", "64:ff9b:1::192.0.2.0/120",
-		"2002:c000:200::/40", "2002:a9fe:a9fe::/48", "::ffff:0:192.0.2.0/120", "2001:0:0:0:0:0:3fff:fd00/120", "fd00:ec2::254/124", "2001:db8:4::5efe:192.0.2.0/120"),
-}
-
 var somePorts = []uint16{0, 0, 53, 80, 443, 8080}
-
-// draw picks an address, most often at the edge of a prefix, or one beside it.
-func draw(r *rand.Rand, p netip.Prefix) netip.Addr {
-	first, last := p.Masked().Addr(), nft.LastOf(p)
-	switch r.IntN(6) {
-	case 0:
-		return first
-	case 1:
-		return last
-	case 2:
-		if a := first.Prev(); a.IsValid() {
-			return a
-		}
-	case 3:
-		if a := last.Next(); a.IsValid() {
-			return a
-		}
-	}
-	b := first.AsSlice()
-	for i := p.Bits(); i < 8*len(b); i++ {
-		b[i/8] |= byte(r.IntN(2)) << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
 
 // drawPolicy makes one of a mode with up to a dozen targets by address.
 func drawPolicy(r *rand.Rand, mode policy.Mode, names bool) policy.Policy {
@@ -69,9 +38,9 @@ func drawPolicy(r *rand.Rand, mode policy.Mode, names bool) policy.Policy {
 		return p
 	}
 	for range 1 + r.IntN(12) {
-		pool := pools[kinds[r.IntN(2)]]
+		pool := directtest.Pools[kinds[r.IntN(2)]]
 		from := pool[r.IntN(len(pool))]
-		a := draw(r, from)
+		a := directtest.Draw(r, from)
 		port := somePorts[r.IntN(len(somePorts))]
 		if r.IntN(2) == 0 {
 			bits := from.Bits() + r.IntN(a.BitLen()-from.Bits()+1)
@@ -218,14 +187,14 @@ func TestAgreesWithMatcher(t *testing.T) {
 		j := &judged{rules, s, p.Targets}
 		for range perPolicy {
 			f := kinds[r.IntN(2)]
-			pool := pools[f]
+			pool := directtest.Pools[f]
 			from := pool[r.IntN(len(pool))]
 			if len(p.Targets) > 0 && r.IntN(3) > 0 {
 				if t := p.Targets[r.IntN(len(p.Targets))]; t.Prefix.IsValid() {
 					from = t.Prefix
 				}
 			}
-			a := draw(r, from)
+			a := directtest.Draw(r, from)
 			if !usable(a) {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 )
 
@@ -37,7 +38,7 @@ func (l *lab) engine(t testing.TB) (port uint16, got chan string) {
 		}()
 		return nil
 	})
-	runNft(t, l.workload, fmt.Sprintf(`
+	nfttest.Run(t, l.workload, fmt.Sprintf(`
 		table ip engine {
 			chain output {
 				type nat hook output priority -100; policy accept;

@@ -24,6 +24,7 @@ import (
 	"sluice/dockernet/netns"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/dockernet/nft"
+	"sluice/dockernet/nft/nfttest"
 )
 
 // lab is a workload's namespace and one that has every other address: what is sent to any address and port there is
@@ -87,7 +88,7 @@ func newLab(t testing.TB, closed bool) *lab {
 		}
 	}
 	l.anyAddress(t)
-	runNft(t, l.outside, outsideRules, "-f", "-")
+	nfttest.Run(t, l.outside, outsideRules, "-f", "-")
 	l.outside.Run(t, func() error {
 		tcp, err := net.Listen("tcp", fmt.Sprintf(":%d", tcpService))
 		if err != nil {
@@ -173,19 +174,25 @@ func (l *lab) listen(t testing.TB) Listeners {
 	}
 	t.Cleanup(func() { s.Close() })
 	l.sockets = s
+	return serve(t, s, "")
+}
+
+// serve makes sockets say that they are the proxy and the DNS filter, with something before it.
+func serve(t testing.TB, s *netns.Sockets, before string) Listeners {
+	t.Helper()
 	for _, f := range []*os.File{s.TCP4.File, s.TCP6.File} {
 		tcp, err := net.FileListener(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		serveTCP(t, tcp, "proxy")
+		serveTCP(t, tcp, before+"proxy")
 	}
 	for _, f := range []*os.File{s.UDP4.File, s.UDP6.File} {
 		udp, err := net.FilePacketConn(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		serveUDP(t, udp, "dns")
+		serveUDP(t, udp, before+"dns")
 	}
 	return Listeners{TCP4: s.TCP4.Port, UDP4: s.UDP4.Port, TCP6: s.TCP6.Port, UDP6: s.UDP6.Port}
 }

@@ -2,9 +2,7 @@ package gate
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -30,24 +28,11 @@ func TestRetarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for _, f := range []*os.File{s.TCP4.File, s.TCP6.File} {
-		tcp, err := net.FileListener(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		serveTCP(t, tcp, "new proxy")
-	}
-	for _, f := range []*os.File{s.UDP4.File, s.UDP6.File} {
-		udp, err := net.FilePacketConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		serveUDP(t, udp, "new dns")
-	}
+	listeners := serve(t, s, "new ")
 	if err := l.gate.Retarget(Listeners{TCP4: s.TCP4.Port, UDP4: s.UDP4.Port}); err == nil {
 		t.Error("listeners of another family are taken")
 	}
-	if err := l.gate.Retarget(Listeners{TCP4: s.TCP4.Port, UDP4: s.UDP4.Port, TCP6: s.TCP6.Port, UDP6: s.UDP6.Port}); err != nil {
+	if err := l.gate.Retarget(listeners); err != nil {
 		t.Fatal(err)
 	}
 	if got := exchange(old.conn); got != "proxy" {

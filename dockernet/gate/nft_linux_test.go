@@ -1,39 +1,23 @@
 package gate
 
 import (
-	"bytes"
-	"fmt"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
+	"sluice/dockernet/direct/directtest"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/dockernet/nft"
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 )
-
-// runNft runs nft inside the namespace.
-func runNft(t testing.TB, ns *netnstest.Namespace, stdin string, args ...string) string {
-	t.Helper()
-	var out, problems bytes.Buffer
-	ns.Run(t, func() error {
-		c := exec.Command("nft", args...)
-		c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &problems
-		if err := c.Run(); err != nil {
-			return fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, problems.String())
-		}
-		return nil
-	})
-	return out.String()
-}
 
 // raw are the rules that nft can show, but not read, see Listing.
 var raw = regexp.MustCompile(`(?m)^.*@nh,.*\n`)
 
 // blocks returns what nft lists of the table, by the first line of each chain, set and counter.
 func blocks(t *testing.T, ns *netnstest.Namespace) map[string]string {
-	list := raw.ReplaceAllString(runNft(t, ns, "", "list", "table", "inet", tableID.Name), "")
+	list := raw.ReplaceAllString(nfttest.Run(t, ns, "", "list", "table", "inet", tableID.Name), "")
 	m := make(map[string]string)
 	for block := range strings.SplitSeq(list, "\n\t}\n") {
 		block = strings.TrimLeft(strings.TrimPrefix(block, "table inet sluice {\n"), "\n")
@@ -47,13 +31,13 @@ func blocks(t *testing.T, ns *netnstest.Namespace) map[string]string {
 // The kernel has, of every rule, what nft makes of the listing: a wrong offset, mask or byte order would show.
 func TestKernelHasTheListing(t *testing.T) {
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for _, p := range planes(t, family == "ipv6") {
-			t.Run(p.name+"_"+family, func(t *testing.T) {
+		for _, p := range directtest.Planes(t, family == "ipv6") {
+			t.Run(p.Name+"_"+family, func(t *testing.T) {
 				ours, theirs := netnstest.New(t), netnstest.New(t)
-				s := example(family == "ipv6", threeOf(t, p.phase, p.beside...))
-				s.Internal = p.internal
+				s := example(family == "ipv6", threeOf(t, p.Phase, p.Beside...))
+				s.Internal = p.Internal
 				table := whole(s, policy.Baseline)
-				runNft(t, theirs, table.String(), "-f", "-")
+				nfttest.Run(t, theirs, table.String(), "-f", "-")
 				// nft shows rules as it reads them only if each tests what kind of packet it is.
 				for i := range table.Chains {
 					table.Chains[i].Kind, table.Chains[i].Protocol = nft.AnyKind, ""

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/nft/nfttest"
 )
 
 // Packets made by hand, as a workload with raw sockets can.
@@ -28,7 +30,7 @@ func (h ip4) packet(payload []byte) []byte {
 	copy(b[12:], h.from.AsSlice())
 	copy(b[16:], h.to.AsSlice())
 	b = append(b, h.options...)
-	binary.BigEndian.PutUint16(b[10:], checksum(b))
+	binary.BigEndian.PutUint16(b[10:], nfttest.Checksum(b))
 	return append(b, payload...)
 }
 
@@ -61,7 +63,7 @@ func udp(from, to uint16, payload string) []byte {
 // udp6 has one.
 func udp6(from, to netip.Addr, fromPort, toPort uint16, payload string) []byte {
 	b := udp(fromPort, toPort, payload)
-	binary.BigEndian.PutUint16(b[6:], transportChecksum(from, to, unix.IPPROTO_UDP, b))
+	binary.BigEndian.PutUint16(b[6:], nfttest.TransportChecksum(from, to, unix.IPPROTO_UDP, b))
 	return b
 }
 
@@ -84,42 +86,22 @@ func tcp(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) [
 	b[12], b[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(b[14:], 500)
 	b = append(b, payload...)
-	binary.BigEndian.PutUint16(b[16:], transportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
+	binary.BigEndian.PutUint16(b[16:], nfttest.TransportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
 	return b
 }
 
 // icmp6 is an ICMPv6 message, RFC 4443 §2.1.
 func icmp6Message(h ip6, kind byte, body []byte) []byte {
 	b := append([]byte{kind, 0, 0, 0}, body...)
-	binary.BigEndian.PutUint16(b[2:], transportChecksum(h.from, h.to, unix.IPPROTO_ICMPV6, b))
+	binary.BigEndian.PutUint16(b[2:], nfttest.TransportChecksum(h.from, h.to, unix.IPPROTO_ICMPV6, b))
 	h.next = unix.IPPROTO_ICMPV6
 	return h.packet(b)
 }
 
 func icmp4Message(from, to netip.Addr, kind byte, body string) []byte {
 	b := append([]byte{kind, 0, 0, 0, 0, 7, 0, 1}, body...)
-	binary.BigEndian.PutUint16(b[2:], checksum(b))
+	binary.BigEndian.PutUint16(b[2:], nfttest.Checksum(b))
 	return ip4{from: from, to: to, protocol: unix.IPPROTO_ICMP}.packet(b)
-}
-
-// checksum is that of RFC 1071.
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i, x := range b {
-		sum += uint32(x) << (8 * (1 - i%2))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
-}
-
-// transportChecksum has the addresses in it, RFC 8200 §8.1.
-func transportChecksum(from, to netip.Addr, protocol byte, b []byte) uint16 {
-	pseudo := append(from.AsSlice(), to.AsSlice()...)
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(b)))
-	pseudo = append(pseudo, 0, 0, 0, protocol)
-	return checksum(append(pseudo, b...))
 }
 
 // sendRaw sends a whole IP packet from the namespace of the calling thread. Options may be set on the socket first.

@@ -1,102 +1,33 @@
 package gate
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"sluice/dockernet/direct"
+	"sluice/dockernet/direct/directtest"
 	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
-var update = flag.Bool("update", false, "write testdata/*.nft anew")
-
-// plane is a row of the table "Which plane", as it becomes rules.
-type plane struct {
-	name     string
-	phase    direct.Phase
-	beside   []direct.Phase // the other phases
-	internal bool
-}
-
-func planes(t testing.TB, withIPv6 bool) []plane {
-	allowed := []string{"192.0.2.5", "192.0.2.64/26", "192.0.2.7:443", "192.0.2.128/25:8080", "192.0.2.9:53", "198.51.100.20:5432", "ok.test"}
-	denied := []string{"192.0.2.5", "192.0.2.64/26", "192.0.2.7:443"}
-	if withIPv6 {
-		allowed = append(allowed, "2001:db8:2::5", "2001:db8:2:1::/64", "[2001:db8:2::7]:443", "[2001:db8:2::9]:53", "64:ff9b::203.0.113.9")
-		denied = append(denied, "2001:db8:2::5", "2001:db8:2:1::/64", "[2001:db8:2::7]:443")
-	}
-	host := phaseOf(t, "allowlist", "192.0.2.5")
-	host.Inbound = policy.InboundHost
-	return []plane{
-		{name: "public", phase: phaseOf(t, "public")},
-		{name: "public_beside_names", phase: phaseOf(t, "public"), beside: []direct.Phase{phaseOf(t, "allowlist", "ok.test")}},
-		{name: "public_internal", phase: phaseOf(t, "public"), internal: true},
-		{name: "no_network", phase: phaseOf(t, "no-network")},
-		{name: "allowlist", phase: phaseOf(t, "allowlist", allowed...)},
-		{name: "allowlist_beside_denied_names", phase: phaseOf(t, "allowlist", allowed...), beside: []direct.Phase{phaseOf(t, "denylist", "evil.test")}},
-		{name: "allowlist_internal", phase: phaseOf(t, "allowlist", allowed...), internal: true},
-		{name: "denylist", phase: phaseOf(t, "denylist", denied...)},
-		{name: "denylist_names", phase: phaseOf(t, "denylist", append(denied, "evil.test")...)},
-		{name: "inbound_host", phase: host},
-	}
-}
-
-// split divides a listing into what belongs to the phase in force and what all phases share.
-func split(listing string) (phase, shared string) {
-	head, rest, _ := strings.Cut(listing, "\n")
-	phase, shared = head+"\n", head+"\n"
-	for block := range strings.SplitAfterSeq(strings.TrimSuffix(rest, "}\n"), "\n\t}\n") {
-		if strings.Contains(strings.SplitN(block, "\n", 2)[0], "baseline") {
-			phase += block
-		} else {
-			shared += block
-		}
-	}
-	return phase + "}\n", shared + "}\n"
-}
-
 func TestListing(t *testing.T) {
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for i, p := range planes(t, family == "ipv6") {
-			t.Run(p.name+"_"+family, func(t *testing.T) {
-				s := example(family == "ipv6", threeOf(t, p.phase, p.beside...))
-				s.Internal = p.internal
+		for i, p := range directtest.Planes(t, family == "ipv6") {
+			t.Run(p.Name+"_"+family, func(t *testing.T) {
+				s := example(family == "ipv6", threeOf(t, p.Phase, p.Beside...))
+				s.Internal = p.Internal
 				got, err := Listing(s, policy.Baseline)
 				if err != nil {
 					t.Fatal(err)
 				}
-				phase, shared := split(got)
-				golden(t, p.name+"_"+family, phase)
+				phase, shared := directtest.Split(got)
+				directtest.Golden(t, p.Name+"_"+family, phase)
 				if i == 0 {
-					golden(t, "shared_"+family, shared)
+					directtest.Golden(t, "shared_"+family, shared)
 				}
 			})
 		}
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".nft")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("the listing is not that of %s (-want +got):\n%s", file, diff)
 	}
 }
 
@@ -107,7 +38,7 @@ func TestLoopbackTargetsMakeNoRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	phase, _ := split(listing)
+	phase, _ := directtest.Split(listing)
 	for _, text := range []string{"127.", " 0.0.0.0", " ::1 ", " ::/0"} {
 		if strings.Contains(phase, text) {
 			t.Errorf("the listing has %q:\n%s", text, phase)
@@ -137,7 +68,7 @@ func TestFamilyWithoutLocalAddresses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if phase, _ := split(listing); strings.Contains(phase, tt.never) {
+			if phase, _ := directtest.Split(listing); strings.Contains(phase, tt.never) {
 				t.Errorf("the listing has %q:\n%s", tt.never, phase)
 			}
 		})

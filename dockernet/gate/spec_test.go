@@ -3,48 +3,19 @@ package gate
 import (
 	"net/netip"
 	"slices"
-	"testing"
 
 	"sluice/dockernet/direct"
-	"sluice/matcher"
+	"sluice/dockernet/direct/directtest"
 	"sluice/policy"
 )
 
-// phaseOf compiles a policy from its text: a mode and its targets, in short form.
-func phaseOf(t testing.TB, mode string, hosts ...string) direct.Phase {
-	t.Helper()
-	p := policy.Policy{}
-	switch mode {
-	case "public":
-		p.Mode = policy.Public
-	case "allowlist":
-		p.Mode = policy.Allowlist
-	case "denylist":
-		p.Mode = policy.Denylist
-	case "no-network":
-	default:
-		t.Fatalf("mode %q", mode)
-	}
-	for _, h := range hosts {
-		target, err := policy.ParseTarget(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Targets = append(p.Targets, target)
-	}
-	rules, err := matcher.Compile(p, matcher.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return direct.Phase{Rules: rules}
-}
-
-// threeOf has the phase in force first and the others closed.
-func threeOf(t testing.TB, p direct.Phase, others ...direct.Phase) (phases [policy.PhaseCount]direct.Phase) {
-	phases = [policy.PhaseCount]direct.Phase{p, phaseOf(t, "no-network"), phaseOf(t, "no-network")}
-	copy(phases[1:], others)
-	return phases
-}
+// Short names of what these tests need most.
+var (
+	phaseOf  = directtest.Phase
+	threeOf  = directtest.Three
+	prefixes = directtest.Prefixes
+	addrs    = directtest.Addrs
+)
 
 // example is a container on one network, with an IPv6 loopback or without one.
 func example(withIPv6 bool, phases [policy.PhaseCount]direct.Phase) *Spec {
@@ -75,18 +46,4 @@ func ipv4Only(s *Spec) *Spec {
 	s.Spec.Direct = slices.DeleteFunc(s.Spec.Direct, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	s.Host = slices.DeleteFunc(s.Host, netip.Addr.Is6)
 	return s
-}
-
-func prefixes(list ...string) (p []netip.Prefix) {
-	for _, s := range list {
-		p = append(p, netip.MustParsePrefix(s))
-	}
-	return p
-}
-
-func addrs(list ...string) (a []netip.Addr) {
-	for _, s := range list {
-		a = append(a, netip.MustParseAddr(s))
-	}
-	return a
 }

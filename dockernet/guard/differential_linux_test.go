@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/direct"
+	"sluice/dockernet/direct/directtest"
 	"sluice/dockernet/nft"
 	"sluice/matcher"
 	"sluice/policy"
@@ -20,41 +21,7 @@ var (
 	pairs = flag.Int("pairs", 5000, "random pairs of a policy and a destination of each family")
 )
 
-// Ranges that targets and destinations are drawn from: ordinary ones, one with the host in it, the floor, and forms
-// that hide IPv4 addresses.
-var pools = map[nft.Kind][]netip.Prefix{
-	nft.IPv4: prefixes("192.0.2.0/24", "203.0.113.0/29", "8.8.8.0/29", "10.0.0.0/8", "169.254.169.248/29", "100.100.100.200/30"),
-	nft.IPv6: prefixes("2001:db8:2::/64", "2001:db8:3::/120", "2001:db8:ffff::/125", "64:ff9b::192.0.2.0/120",
-		"64:ff9b::169.254.169.252/126", "64:ff9b:1::192.0.2.0/120", "2002:c000:200::/40", "2002:a9fe:a9fe::/48",
-		"::ffff:0:192.0.2.0/120", "2001:0:0:0:0:0:3fff:fd00/120", "fd00:ec2::254/124", "2001:db8:4::5efe:192.0.2.0/120"),
-}
-
 var somePorts = []uint16{0, 0, 53, 80, 443, 8080}
-
-// draw picks an address of a network, or the first one on either side of it, most often at an edge.
-func draw(r *rand.Rand, p netip.Prefix) netip.Addr {
-	first, last := p.Masked().Addr(), nft.LastOf(p)
-	switch r.IntN(6) {
-	case 0:
-		return first
-	case 1:
-		return last
-	case 2:
-		if a := first.Prev(); a.IsValid() {
-			return a
-		}
-	case 3:
-		if a := last.Next(); a.IsValid() {
-			return a
-		}
-	}
-	b := first.AsSlice()
-	for i := p.Bits(); i < 8*len(b); i++ {
-		b[i/8] |= byte(r.IntN(2)) << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
 
 // drawPolicy makes a policy with up to a dozen targets by address, and sometimes one by name.
 func drawPolicy(t testing.TB, r *rand.Rand) policy.Policy {
@@ -73,9 +40,9 @@ func drawPolicy(t testing.TB, r *rand.Rand) policy.Policy {
 		return p
 	}
 	for range 1 + r.IntN(12) {
-		pool := pools[[]nft.Kind{nft.IPv4, nft.IPv6}[r.IntN(2)]]
+		pool := directtest.Pools[[]nft.Kind{nft.IPv4, nft.IPv6}[r.IntN(2)]]
 		from := pool[r.IntN(len(pool))]
-		a, port := draw(r, from), somePorts[r.IntN(len(somePorts))]
+		a, port := directtest.Draw(r, from), somePorts[r.IntN(len(somePorts))]
 		if r.IntN(2) == 0 {
 			add(netip.PrefixFrom(a, from.Bits()+r.IntN(a.BitLen()-from.Bits()+1)).Masked().String(), port)
 		} else {
@@ -177,14 +144,14 @@ func TestAgreesWithMatcher(t *testing.T) {
 		var questions []question
 		var frames [][]byte
 		for range map[bool]int{true: 40, false: 200}[p.Mode == policy.NoNetwork] {
-			pool := pools[[]nft.Kind{nft.IPv4, nft.IPv6}[r.IntN(2)]]
+			pool := directtest.Pools[[]nft.Kind{nft.IPv4, nft.IPv6}[r.IntN(2)]]
 			from := pool[r.IntN(len(pool))]
 			if len(p.Targets) > 0 && r.IntN(4) > 0 {
 				if t := p.Targets[r.IntN(len(p.Targets))]; t.Prefix.IsValid() {
 					from = t.Prefix
 				}
 			}
-			a := draw(r, from)
+			a := directtest.Draw(r, from)
 			if !usable(a) {
 				continue
 			}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/nft"
+	"sluice/dockernet/nft/nfttest"
 )
 
 // Frames made by hand, as a workload with raw sockets can.
@@ -67,7 +68,7 @@ func (h ip) packet(payload []byte) []byte {
 	copy(b[12:], h.from.AsSlice())
 	copy(b[16:], h.to.AsSlice())
 	b = append(b, h.options...)
-	binary.BigEndian.PutUint16(b[10:], checksum(b))
+	binary.BigEndian.PutUint16(b[10:], nfttest.Checksum(b))
 	return append(b, payload...)
 }
 
@@ -87,7 +88,7 @@ func (h ip) segment(from, to uint16, flags byte, words int, payload string) []by
 	}
 	b = append(b, payload...)
 	h.proto = unix.IPPROTO_TCP
-	binary.BigEndian.PutUint16(b[16:], h.checksum(b))
+	binary.BigEndian.PutUint16(b[16:], nfttest.TransportChecksum(h.from, h.to, h.proto, b))
 	return h.packet(b)
 }
 
@@ -103,7 +104,7 @@ func (h ip) datagram(from, to uint16, payload string) []byte {
 	binary.BigEndian.PutUint16(b[4:], uint16(8+len(payload)))
 	b = append(b, payload...)
 	h.proto = unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(b[6:], h.checksum(b))
+	binary.BigEndian.PutUint16(b[6:], nfttest.TransportChecksum(h.from, h.to, h.proto, b))
 	return h.packet(b)
 }
 
@@ -112,10 +113,10 @@ func (h ip) message(kind, code byte, body []byte) []byte {
 	b := append([]byte{kind, code, 0, 0}, body...)
 	if h.to.Is6() {
 		h.proto = unix.IPPROTO_ICMPV6
-		binary.BigEndian.PutUint16(b[2:], h.checksum(b))
+		binary.BigEndian.PutUint16(b[2:], nfttest.TransportChecksum(h.from, h.to, h.proto, b))
 	} else {
 		h.proto = unix.IPPROTO_ICMP
-		binary.BigEndian.PutUint16(b[2:], checksum(b))
+		binary.BigEndian.PutUint16(b[2:], nfttest.Checksum(b))
 	}
 	return h.packet(b)
 }
@@ -123,26 +124,6 @@ func (h ip) message(kind, code byte, body []byte) []byte {
 // echo is a message with an identifier and a number.
 func (h ip) echo(kind byte, payload string) []byte {
 	return h.message(kind, 0, append([]byte{0, 7, 0, 1}, payload...))
-}
-
-// checksum has the addresses in it, RFC 9293 §3.1 and RFC 8200 §8.1.
-func (h ip) checksum(b []byte) uint16 {
-	pseudo := append(h.from.AsSlice(), h.to.AsSlice()...)
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(b)))
-	pseudo = append(pseudo, 0, 0, 0, h.proto)
-	return checksum(append(pseudo, b...))
-}
-
-// checksum is that of RFC 1071.
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i, x := range b {
-		sum += uint32(x) << (8 * (1 - i%2))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // arpPacket is ARP for IPv4 on Ethernet, RFC 826.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/netns/netnstest"
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 )
 
@@ -273,7 +274,7 @@ func TestRepliesOnly(t *testing.T) {
 	a, b := l.containers["a"], l.containers["b"]
 	l.install(t, "a", phaseOf(t, "no-network"))
 	// The answers are made by hand.
-	runNft(t, a.Namespace, "table inet quiet { chain output { type filter hook output priority 0; policy drop; }; }", "-f", "-")
+	nfttest.Run(t, a.Namespace, "table inet quiet { chain output { type filter hook output priority 0; policy drop; }; }", "-f", "-")
 	for _, f := range []struct {
 		from, to netip.Addr
 	}{{a.ip4, b.ip4}, {a.ip6, b.ip6}} {

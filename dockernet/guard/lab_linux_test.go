@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"sluice/dockernet/netns"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/dockernet/nft"
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 )
 
@@ -311,7 +311,7 @@ func since(before, after map[string]uint64) map[string]uint64 {
 // silence lets a container's kernel send nothing by itself: only frames that the test makes leave it.
 func (l *lab) silence(t testing.TB, name string) {
 	t.Helper()
-	runNft(t, l.containers[name].Namespace, `
+	nfttest.Run(t, l.containers[name].Namespace, `
 table inet silence { chain output { type filter hook output priority -500; policy drop; }; }
 table arp silence { chain output { type filter hook output priority -500; policy drop; }; }`, "-f", "-")
 }
@@ -319,21 +319,7 @@ table arp silence { chain output { type filter hook output priority -500; policy
 // nft runs nft on the host.
 func (l *lab) nft(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
-	return runNft(t, l.host, stdin, args...)
-}
-
-func runNft(t testing.TB, ns *netnstest.Namespace, stdin string, args ...string) string {
-	t.Helper()
-	var out, problems bytes.Buffer
-	ns.Run(t, func() error {
-		c := exec.Command("nft", args...)
-		c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &problems
-		if err := c.Run(); err != nil {
-			return fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, problems.String())
-		}
-		return nil
-	})
-	return out.String()
+	return nfttest.Run(t, l.host, stdin, args...)
 }
 
 // patience bounds how long a test waits for what should come.

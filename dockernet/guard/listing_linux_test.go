@@ -8,8 +8,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"sluice/dockernet/direct/directtest"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/dockernet/nft"
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 )
 
@@ -17,10 +19,10 @@ import (
 // that nft has no words for are left to other tests.
 func TestKernelHasTheListing(t *testing.T) {
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for _, p := range planes(t, family == "ipv6") {
-			t.Run(p.name+"_"+family, func(t *testing.T) {
-				s := example(family == "ipv6", threeOf(t, p.phase, p.beside...))
-				s.Internal = p.internal
+		for _, p := range directtest.Planes(t, family == "ipv6") {
+			t.Run(p.Name+"_"+family, func(t *testing.T) {
+				s := example(family == "ipv6", threeOf(t, p.Phase, p.Beside...))
+				s.Internal = p.Internal
 				c := config{DefaultMark, testLogGroup}
 				rules := build(s, c, 1)
 				rules.Counters = slices.Concat(portCounters, tableCounters)
@@ -82,8 +84,8 @@ func compare(t *testing.T, fill func(*nft.Batch), listing string) {
 		fill(batch)
 		return c.Send(batch)
 	})
-	runNft(t, theirs, listing, "-f", "-")
-	got, want := shown(blocks(runNft(t, ours, "", "list", "ruleset"))), shown(blocks(runNft(t, theirs, "", "list", "ruleset")))
+	nfttest.Run(t, theirs, listing, "-f", "-")
+	got, want := shown(blocks(nfttest.Run(t, ours, "", "list", "ruleset"))), shown(blocks(nfttest.Run(t, theirs, "", "list", "ruleset")))
 	if len(want) < 8 {
 		t.Fatalf("only %d blocks in the listing", len(want))
 	}

@@ -5,47 +5,19 @@ import (
 	"testing"
 
 	"sluice/dockernet/direct"
+	"sluice/dockernet/direct/directtest"
 	"sluice/dockernet/nft"
-	"sluice/matcher"
 	"sluice/policy"
 )
 
-// phaseOf compiles a policy from its text: a mode and its targets, in short form.
-func phaseOf(t testing.TB, mode string, hosts ...string) direct.Phase {
-	t.Helper()
-	modes := map[string]policy.Mode{"public": policy.Public, "allowlist": policy.Allowlist, "denylist": policy.Denylist,
-		"no-network": policy.NoNetwork}
-	m, ok := modes[mode]
-	if !ok {
-		t.Fatalf("mode %q", mode)
-	}
-	p := policy.Policy{Mode: m}
-	for _, h := range hosts {
-		target, err := policy.ParseTarget(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Targets = append(p.Targets, target)
-	}
-	rules, err := matcher.Compile(p, matcher.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return direct.Phase{Rules: rules}
-}
-
-// inbound returns the phase with another choice of who may dial the container.
-func inbound(p direct.Phase, i policy.Inbound) direct.Phase {
-	p.Inbound = i
-	return p
-}
-
-// threeOf has the phase in force first and the others closed.
-func threeOf(t testing.TB, p direct.Phase, others ...direct.Phase) (phases [policy.PhaseCount]direct.Phase) {
-	phases = [policy.PhaseCount]direct.Phase{p, phaseOf(t, "no-network"), phaseOf(t, "no-network")}
-	copy(phases[1:], others)
-	return phases
-}
+// Short names of what these tests need most.
+var (
+	phaseOf  = directtest.Phase
+	threeOf  = directtest.Three
+	prefixes = directtest.Prefixes
+	addrs    = directtest.Addrs
+	inbound  = directtest.Inbound
+)
 
 var (
 	hardwareA = nft.Hardware{0x02, 0x42, 0xc6, 0x33, 0x64, 0x02}
@@ -79,20 +51,6 @@ func example(withIPv6 bool, phases [policy.PhaseCount]direct.Phase) *Spec {
 		s.Gateways = append(s.Gateways, addrs("2001:db8:1::1", "fe80::42:c6ff:fe33:6401")...)
 	}
 	return s
-}
-
-func prefixes(list ...string) (p []netip.Prefix) {
-	for _, s := range list {
-		p = append(p, netip.MustParsePrefix(s))
-	}
-	return p
-}
-
-func addrs(list ...string) (a []netip.Addr) {
-	for _, s := range list {
-		a = append(a, netip.MustParseAddr(s))
-	}
-	return a
 }
 
 func TestSpecIsChecked(t *testing.T) {
