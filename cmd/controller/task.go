@@ -154,7 +154,7 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 		Container: spec, Images: images, Idle: t.Idle, Out: cmd.ErrOrStderr(), Err: cmd.ErrOrStderr(),
 		Started: func(role lifecycle.Role, id string) {
 			r.containers[role] = id
-			r.records.follow(id)
+			r.records.opened(id)
 		},
 	}}
 	_, taskErr := lifecycle.Run(ctx, task, r, r.step)
@@ -248,7 +248,22 @@ func (r *taskRun) Open(ctx context.Context, role lifecycle.Role) (lifecycle.Envi
 		return nil, api.Receipt{}, err
 	}
 	r.records.start()
-	return r.engine.Open(ctx, role)
+	env, receipt, err := r.engine.Open(ctx, role)
+	if err != nil {
+		return nil, receipt, err
+	}
+	return &recorded{env, r.records}, receipt, nil
+}
+
+// recorded tells the recorder when its Environment goes.
+type recorded struct {
+	lifecycle.Environment
+	records *recorder
+}
+
+func (e *recorded) Close(ctx context.Context) error {
+	e.records.closing()
+	return e.Environment.Close(ctx)
 }
 
 // step shows a step and keeps it.

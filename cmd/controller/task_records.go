@@ -19,8 +19,10 @@ const (
 	// quietTime is how long no record must come for the last one to be taken for the last; a record is on its way for
 	// some milliseconds.
 	quietTime = 300 * time.Millisecond
-	// quietLimit bounds the wait for that.
+	// quietLimit bounds the wait for that, and for an answer of the controller.
 	quietLimit = 3 * time.Second
+	// againAfter is how long to wait before records are asked for again.
+	againAfter = 100 * time.Millisecond
 )
 
 // recorder gathers the audit records of a task's containers while it runs.
@@ -32,8 +34,9 @@ type recorder struct {
 
 	mu      sync.Mutex // guards all below, and the chain
 	ids     map[string]bool
+	live    int // containers that run
 	reading bool
-	gaps    float64 // of the controller, when reading began
+	gaps    float64 // of the controller, when it was asked last
 	summary evidence.Summary
 	last    time.Time
 	problem string
@@ -52,30 +55,41 @@ func (r *recorder) start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.reading, r.cancel = true, cancel
-	if gaps, err := r.readGaps(ctx); err == nil {
-		r.gaps = gaps
-	} else {
-		r.brokeLocked(err)
-	}
 	r.wait.Go(func() { r.read(ctx) })
 }
 
-// read takes records until ctx or the stream ends.
+// read takes records until ctx ends, or the stream does while no container runs: a controller that was started for the
+// task ends with its last container.
 func (r *recorder) read(ctx context.Context) {
-	var ended error
-	for e, err := range r.client.Events(ctx) {
-		if err != nil {
-			ended = err
-			break
+	for {
+		var ended error
+		for e, err := range r.client.Events(ctx) {
+			if err != nil {
+				ended = err // always the last that comes
+				break
+			}
+			r.add(e)
 		}
-		r.add(e)
+		if ctx.Err() != nil || r.over(ended) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(againAfter):
+		}
 	}
+}
+
+// over notes that the stream has ended, and reports whether that is all right.
+func (r *recorder) over(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reading = false
-	if ctx.Err() == nil && ended != nil {
-		r.brokeLocked(ended)
+	if r.live > 0 {
+		r.brokeLocked(fmt.Errorf("the records broke off: %w", err))
 	}
+	r.reading = r.live > 0
+	return !r.reading
 }
 
 func (r *recorder) add(e control.Event) {
@@ -100,11 +114,23 @@ func (r *recorder) brokeLocked(err error) {
 	}
 }
 
-// follow takes the records of a container too.
-func (r *recorder) follow(id string) {
+// opened takes the records of a container too.
+func (r *recorder) opened(id string) {
+	r.start() // another controller may have taken it than the one that was asked before
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.checkGapsLocked(len(r.ids) == 0)
 	r.ids[id] = true
+	r.live++
+}
+
+// closing is told that a container is about to go, while the controller still has a reason to be there; the container's
+// last records are still taken.
+func (r *recorder) closing() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.checkGapsLocked(false)
+	r.live--
 }
 
 // step writes a step to the audit file and returns its head.
@@ -128,12 +154,8 @@ func (r *recorder) stop() (*evidence.Summary, taskAudit) {
 	}
 	r.mu.Lock()
 	cancel := r.cancel
-	if r.reading {
-		if gaps, err := r.readGaps(context.Background()); err != nil {
-			r.brokeLocked(err)
-		} else if gaps > r.gaps {
-			r.brokeLocked(errors.New("a sidecar ended, or its records came too fast: some may be lost"))
-		}
+	if r.live > 0 { // it is kept
+		r.checkGapsLocked(false)
 	}
 	r.mu.Unlock()
 	cancel()
@@ -150,9 +172,22 @@ func (r *recorder) stop() (*evidence.Summary, taskAudit) {
 // gapsMetric counts how often records of a sidecar may have been lost.
 const gapsMetric = "sluice_sidecar_audit_gaps_total"
 
-// readGaps asks the controller how often records may have been lost.
-func (r *recorder) readGaps(ctx context.Context) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, quietLimit)
+// checkGapsLocked asks the controller whether records may have been lost since it was asked before, or, the first time,
+// only remembers what it says. Another controller counts from 0. r.mu is held.
+func (r *recorder) checkGapsLocked(first bool) {
+	gaps, err := r.readGaps()
+	switch {
+	case err != nil:
+		r.brokeLocked(err)
+		return
+	case !first && gaps > r.gaps:
+		r.brokeLocked(errors.New("a sidecar ended, or its records came too fast: some may be lost"))
+	}
+	r.gaps = gaps
+}
+
+func (r *recorder) readGaps() (float64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), quietLimit)
 	defer cancel()
 	text, err := r.client.Metrics(ctx)
 	if err != nil {
