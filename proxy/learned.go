@@ -9,7 +9,8 @@ import (
 // what works: an address that is not remembered is looked up through the exact names before it is refused.
 const (
 	maxLearnedAddrs = 8192
-	maxLearnedNames = 16 // of one address
+	maxLearnedNames = 16      // of one address
+	maxLearnedBytes = 2 << 20 // of names in all
 )
 
 // learned remembers under which names a container has looked addresses up. Connections that show no name are judged
@@ -19,6 +20,7 @@ type learned struct {
 	mu    sync.Mutex // guards what follows
 	names map[netip.Addr]*learnedAddr
 	head  learnedAddr // of a ring, the most recently used first
+	bytes int         // of names
 }
 
 type learnedAddr struct {
@@ -39,9 +41,7 @@ func (l *learned) add(name string, addrs []netip.Addr) {
 		e := l.names[a]
 		if e == nil {
 			if len(l.names) >= maxLearnedAddrs {
-				oldest := l.head.before
-				oldest.unlink()
-				delete(l.names, oldest.addr)
+				l.forget(l.head.before)
 			}
 			e = &learnedAddr{addr: a}
 			l.names[a] = e
@@ -49,22 +49,36 @@ func (l *learned) add(name string, addrs []netip.Addr) {
 			e.unlink()
 		}
 		e.link(&l.head)
-		e.add(name)
+		l.bytes += e.add(name)
+		for l.bytes > maxLearnedBytes && l.head.before != e {
+			l.forget(l.head.before)
+		}
 	}
 }
 
-func (e *learnedAddr) add(name string) {
+func (l *learned) forget(e *learnedAddr) {
+	e.unlink()
+	delete(l.names, e.addr)
+	for _, name := range e.names {
+		l.bytes -= len(name)
+	}
+}
+
+// add makes name the newest, and returns by how many bytes the names grow.
+func (e *learnedAddr) add(name string) (grown int) {
 	for i, n := range e.names {
 		if n == name {
 			copy(e.names[i:], e.names[i+1:])
 			e.names[len(e.names)-1] = name
-			return
+			return 0
 		}
 	}
 	if len(e.names) == maxLearnedNames {
+		grown = -len(e.names[0])
 		e.names = append(e.names[:0], e.names[1:]...)
 	}
 	e.names = append(e.names, name)
+	return grown + len(name)
 }
 
 func (e *learnedAddr) link(head *learnedAddr) {

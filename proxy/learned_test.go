@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -46,5 +47,30 @@ func TestLearnedIsBounded(t *testing.T) {
 	}
 	if len(l.names) != maxLearnedAddrs {
 		t.Errorf("%d addresses are remembered, want %d", len(l.names), maxLearnedAddrs)
+	}
+}
+
+// Long names do not make more of the memory theirs: addresses are forgotten sooner.
+func TestLearnedNamesAreBounded(t *testing.T) {
+	used := netip.MustParseAddr("192.0.2.1")
+	var l learned
+	l.add("used.test", []netip.Addr{used})
+	long := strings.Repeat("a", 240)
+	for i := range uint32(3 * maxLearnedBytes / 240) {
+		var other [4]byte
+		binary.BigEndian.PutUint32(other[:], 10<<24|i%5000)
+		l.add(long+strconv.Itoa(int(i)), []netip.Addr{netip.AddrFrom4(other)})
+		if i%1000 == 0 && l.of(used) == nil {
+			t.Fatalf("an address in use was forgotten after %d others", i)
+		}
+	}
+	bytes := 0
+	for _, e := range l.names {
+		for _, name := range e.names {
+			bytes += len(name)
+		}
+	}
+	if bytes != l.bytes || bytes > maxLearnedBytes || bytes < maxLearnedBytes-10<<10 {
+		t.Errorf("%d bytes of names, counted as %d, of %d", bytes, l.bytes, maxLearnedBytes)
 	}
 }

@@ -221,3 +221,19 @@ func TestRedirectListenerItself(t *testing.T) {
 		t.Errorf("%d, want 200", status)
 	}
 }
+
+// A redirected client that has begun to speak may take as long over it as one of a tunnel.
+func TestRedirectedSlowRequest(t *testing.T) {
+	port := origin(t)
+	r := start(t, allow("*.wild.test"), Config{Hosts: names{"a.wild.test": {"127.0.0.1"}}.hosts})
+	r.redirect("127.0.0.1:" + port)
+	c := r.open()
+	if _, err := io.WriteString(c.TCPConn, "GET / HT"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(silentTime + 100*time.Millisecond) // longer than one may that says nothing
+	status, body := c.ask(t, "TP/1.1\r\nHost: a.wild.test:"+port+"\r\n\r\n")
+	if status != http.StatusOK {
+		t.Errorf("%d %q, want 200", status, body)
+	}
+}

@@ -18,6 +18,7 @@ type streams struct {
 	authority string // of the request being read
 	host      string // its Host field
 	named     [2]int // how many of each it has
+	pseudo    bool   // it has fields that only a request's first header block may have
 	judging   int    // bytes of a request's head that wait for [streams.accept]
 }
 
@@ -53,6 +54,7 @@ func newStreams(passed int) *streams {
 }
 
 func (s *streams) field(f hpack.HeaderField) {
+	s.pseudo = s.pseudo || strings.HasPrefix(f.Name, ":")
 	switch { // names in upper case are wrong, and may be forgiven
 	case strings.EqualFold(f.Name, ":authority"):
 		s.authority = f.Value
@@ -126,7 +128,7 @@ func (s *streams) head(b []byte) (authority string, whole bool, err error) {
 			break
 		}
 	}
-	s.authority, s.host, s.named, s.judging = "", "", [2]int{}, off
+	s.authority, s.host, s.named, s.pseudo, s.judging = "", "", [2]int{}, false, off
 	if _, err := s.decoder.Write(block); err != nil {
 		return "", false, errStreams
 	}
@@ -134,8 +136,8 @@ func (s *streams) head(b []byte) (authority string, whole bool, err error) {
 		return "", false, errStreams
 	}
 	if stream <= s.last { // of a stream that is open or was: trailers
-		if s.named != [2]int{} {
-			return "", false, errStreams
+		if s.pseudo || s.named != [2]int{} || stream == 0 {
+			return "", false, errStreams // a request, for servers that take one with such a number
 		}
 		return "", true, nil
 	}

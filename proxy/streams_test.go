@@ -147,6 +147,14 @@ func TestStreamsRefuse(t *testing.T) {
 			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
 				BlockFragment: s.fields(":authority", "a.test", "host", "b.test")})
 		},
+		"request-as-trailers": func(s *session2) {
+			s.request(3, "ok.test")
+			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
+				BlockFragment: s.fields(":method", "GET", ":scheme", "http", ":path", "/")})
+		},
+		"no-stream": func(s *session2) {
+			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 0, EndHeaders: true, BlockFragment: s.fields("x", "y")})
+		},
 		"authority-in-trailers": func(s *session2) {
 			s.request(1, "a.test")
 			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, BlockFragment: s.fields(":authority", "b.test")})

@@ -147,7 +147,7 @@ func (c *conn) classify(first []byte, eof bool) bool {
 		if len(c.in) == 0 {
 			c.keep(first)
 		}
-		if mayBeTLS {
+		if mayBeTLS || c.up.fd < 0 { // else it may be quiet for as long as it likes
 			c.worker.heads.Start(&c.timer, c) // for all of it
 		}
 	}
