@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"reflect"
 	"testing"
@@ -134,6 +135,57 @@ func TestSettingsAsAgentCompass(t *testing.T) {
 		same(t, name+" create", settings.Create, want.Create)
 		if update, ok := settings.Update["baseline"]; ok && name == "modal" {
 			same(t, name+" update", update, want.Update)
+		}
+	}
+}
+
+// TestProvidersAsAgentCompass compares which policies each provider enforces, one at a time.
+func TestProvidersAsAgentCompass(t *testing.T) {
+	hosts := func(format string, n int) string {
+		list := []string{}
+		for i := range n {
+			list = append(list, fmt.Sprintf(format, i))
+		}
+		text, err := json.Marshal(map[string]any{"network_mode": "allowlist", "allowed_hosts": list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var requests []any
+	var ours []bool
+	for _, name := range provider.Names() {
+		to, err := provider.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{
+			`"public"`, `"no-network"`, `{"network_mode": "denylist", "denied_hosts": ["a.test"]}`,
+			hosts("a%d.test", 1), hosts("*.a%d.test", 1), hosts("a%d.test:443", 1), hosts("192.0.2.%d", 1), hosts("192.0.2.%d:22", 1),
+			hosts("198.51.10%d.0/24", 1), hosts("2001:db8::%d", 1), hosts("2001:db8:%d::/48", 1),
+			hosts("a%d.test", 20), hosts("a%d.test", 21), hosts("192.0.2.%d", 10), hosts("192.0.2.%d", 11),
+			`{"network_mode": "allowlist", "allowed_hosts": ["a.test", "192.0.2.1"]}`,
+		} {
+			s := provider.Spec{}
+			for phase := range s.Phases {
+				if err := json.Unmarshal([]byte(text), &s.Phases[phase]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ours = append(ours, to.Check(s) == nil)
+			requests = append(requests, map[string]any{"do": "accepts", "provider": name, "policy": json.RawMessage(text)})
+		}
+	}
+	for i, answer := range ask(t, requests) {
+		var theirs struct {
+			Accepted bool
+			Error    string
+		}
+		if err := json.Unmarshal(answer, &theirs); err != nil {
+			t.Fatal(err)
+		}
+		if theirs.Accepted != ours[i] {
+			t.Errorf("%s: AgentCompass accepts it: %v (%s); here: %v", requests[i], theirs.Accepted, theirs.Error, ours[i])
 		}
 	}
 }

@@ -3,6 +3,7 @@
     {"do": "notice", "policy": ..., "input": {"prompt": ..., "messages": ...}, "encoded": false}
     {"do": "analyze", "tool_calls": [[...], ...]}
     {"do": "settings", "provider": "daytona", "policy": ..., "dynamic": true}
+    {"do": "accepts", "provider": "docker", "policy": ...}
 """
 import asyncio
 import json
@@ -53,6 +54,18 @@ def settings(request):
             "update": modal._modal_dynamic_network_kwargs(policy)}
 
 
+def accepts(request):
+    from agentcompass.environments import daytona, docker, host_process, modal
+    provider = {"daytona": daytona.DaytonaEnvironment, "docker": docker.DockerEnvironment,
+                "host_process": host_process.HostProcessEnvironment, "modal": modal.ModalEnvironment}[request["provider"]]
+    try:
+        provider.__new__(provider).resolve_network_policy(NetworkPolicy.from_value(request["policy"]))
+    except ValueError as error:
+        return {"accepted": False, "error": str(error)}
+    return {"accepted": True}
+
+
 for line in sys.stdin:
     request = json.loads(line)
-    print(json.dumps({"notice": notice, "analyze": analyze, "settings": settings}[request["do"]](request)), flush=True)
+    print(json.dumps({"notice": notice, "analyze": analyze, "settings": settings,
+                      "accepts": accepts}[request["do"]](request)), flush=True)
