@@ -75,6 +75,10 @@ func (c *Controller) claim(ctx context.Context, r record) (*member, error) {
 	for {
 		c.mu.Lock()
 		m := c.members[r.ID]
+		if m == nil && c.ending {
+			c.mu.Unlock()
+			return nil, fmt.Errorf("attach container %s: this controller is ending, for it has nothing left to look after: start another one", r.Name)
+		}
 		if m == nil {
 			m = newMember(r)
 			c.members[r.ID] = m

@@ -60,6 +60,7 @@ type Controller struct {
 	members   map[string]*member
 	dismissed map[string]bool // containers that are not to be admitted to managed networks
 	silent    map[string]silent
+	ending    bool // no container is taken any more
 }
 
 // New makes a controller that knows what an earlier one has left. [Controller.Run] takes it up.
@@ -114,14 +115,20 @@ const idlePause = 200 * time.Millisecond
 // firstLimit is how long a controller without members waits for the first.
 const firstLimit = time.Minute
 
-// Idle returns when there are no members any more, or none has come in a minute. It returns false when ctx is done.
+// Idle returns when there are no members any more, or none has come in a minute; from then on none is taken. It returns
+// false when ctx is done.
 func (c *Controller) Idle(ctx context.Context) bool {
 	began := time.Now()
 	for seen := false; ; {
-		switch n := len(c.all()); {
-		case n > 0:
+		c.mu.Lock()
+		if len(c.members) > 0 {
 			seen = true
-		case seen || time.Since(began) > firstLimit:
+		} else if seen || time.Since(began) > firstLimit {
+			c.ending = true
+		}
+		ending := c.ending
+		c.mu.Unlock()
+		if ending {
 			return true
 		}
 		select {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -501,6 +502,35 @@ func TestDetachFails(t *testing.T) {
 	compare(t, "guard", w.net(id1).guard.holds(), "run=no-network")
 	if err := c.Detach(t.Context(), "web"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestIdle checks that a controller which ends with its last container takes no other one.
+func TestIdle(t *testing.T) {
+	w := newWorld()
+	c, _ := w.control(t, t.TempDir())
+	w.attached(t, c, "web", id1)
+	idle := make(chan bool, 1)
+	go func() { idle <- c.Idle(t.Context()) }()
+	time.Sleep(2 * idlePause) // it looks, and sees the container; if it did not, the rest would take a minute
+	select {
+	case <-idle:
+		t.Fatal("idle with a container")
+	default:
+	}
+	if err := c.Detach(t.Context(), "web"); err != nil {
+		t.Fatal(err)
+	}
+	if !<-idle {
+		t.Fatal("not idle")
+	}
+	w.steps()
+	_, err := c.Attach(t.Context(), "web", parse(t, task), policy.Run, api.Options{})
+	if err == nil || !strings.Contains(err.Error(), "is ending") {
+		t.Errorf("error %v", err)
+	}
+	if steps := w.steps(); len(steps) > 0 {
+		t.Errorf("was done all the same: %v", steps)
 	}
 }
 

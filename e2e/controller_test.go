@@ -33,7 +33,8 @@ func (c *controller) socket() string { return filepath.Join(c.dir, "sluice.sock"
 func (c *controller) command(args ...string) *exec.Cmd {
 	command := exec.Command(filepath.Join(lab.bin, "sluice"), append([]string{"serve", "--socket", c.socket(),
 		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(lab.bin, "sluice-proxy"), "--proxy-subnet6", "fd6a:7::/64",
-		"--metrics", fmt.Sprint(":", controllerMetrics), "--proxy-metrics", fmt.Sprint(":", proxyMetrics)}, args...)...)
+		"--metrics", fmt.Sprint(":", controllerMetrics), "--proxy-metrics", fmt.Sprint(":", proxyMetrics),
+		"--keep-bridges", filepath.Join(c.dir, "bridges")}, args...)...)
 	command.Env = append(command.Environ(), "DOCKER_HOST="+lab.DockerHost())
 	return command
 }

@@ -216,6 +216,36 @@ func TestArchiveOfTheProxy(t *testing.T) {
 	}
 }
 
+func TestArchiveOfTheController(t *testing.T) {
+	img, err := Sluice([]byte("binary"), []byte("other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := archive(t, img)
+	var manifest []struct {
+		RepoTags, Layers []string
+	}
+	if err := json.Unmarshal(files["manifest.json"], &manifest); err != nil {
+		t.Fatal(err)
+	}
+	if len(manifest) != 1 || len(manifest[0].Layers) != 1 || !cmp.Equal(manifest[0].RepoTags, []string{"sluice:dev"}) {
+		t.Fatalf("manifest %s", files["manifest.json"])
+	}
+	wantFiles := []string{
+		"dir 755 usr/",
+		"dir 755 usr/local/",
+		"dir 755 usr/local/bin/",
+		"file 755 usr/local/bin/sluice 6",
+		"file 755 usr/local/bin/sluice-proxy 5",
+	}
+	if diff := cmp.Diff(wantFiles, listTar(t, bytes.NewReader(files[manifest[0].Layers[0]]))); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if c := img.Config.ImageConfig; !cmp.Equal(c.Entrypoint, []string{"/usr/local/bin/sluice"}) || !cmp.Equal(c.Cmd, []string{"serve"}) || c.User != "" {
+		t.Errorf("configuration %+v", c)
+	}
+}
+
 func TestArchiveIsTheSameEveryTime(t *testing.T) {
 	write := func() []byte {
 		img, err := SluiceProxy([]byte("binary"))

@@ -18,6 +18,7 @@ import (
 	"github.com/moby/term"
 	"github.com/spf13/cobra"
 
+	"sluice/control"
 	"sluice/controller/api"
 	"sluice/controller/launch"
 	"sluice/policy"
@@ -138,7 +139,7 @@ func runContainer(cmd *cobra.Command, g *globals, s launch.Spec) error {
 			streams.Started = func(id string) { resize(ctx, docker, id, fd) }
 		}
 	}
-	code, err := launch.Run(ctx, docker, g.client(), s, streams)
+	code, err := launch.Run(ctx, docker, attacher{g}, s, streams)
 	if err != nil {
 		return failed(err)
 	}
@@ -174,6 +175,28 @@ func forwardSignals() (names <-chan string, stop func()) {
 		close(signals)
 		<-done
 	}
+}
+
+// attacher asks the controller to attach, and starts another one where it is just ending with its last container.
+type attacher struct{ g *globals }
+
+func (a attacher) Attach(ctx context.Context, what api.Attach) (status api.Status, err error) {
+	const attempts, pause = 3, 100 * time.Millisecond
+	for range attempts {
+		status, err = a.g.client().Attach(ctx, what)
+		if answer, ok := errors.AsType[*control.Error](err); err == nil || ok && answer.Code != control.CodeInternal {
+			return status, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return status, ctx.Err()
+		}
+		if err := ensureController(ctx, a.g.socket); err != nil {
+			return status, err
+		}
+	}
+	return status, err
 }
 
 // startLimit is how long a controller may take to listen.
@@ -227,5 +250,3 @@ func listens(socket string) bool {
 	c.Close()
 	return true
 }
-
-var _ launch.Controller = (*api.Client)(nil)

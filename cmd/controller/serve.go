@@ -24,6 +24,7 @@ type settings struct {
 	upstreams    []string
 	privateZones []string
 	floor        bool
+	kept         string
 	clear        bool
 	untilIdle    bool
 	allowIPv6    string
@@ -51,6 +52,8 @@ directory of the socket has its state. Root may use the socket, and the group "s
 	flags.StringSliceVar(&s.privateZones, "private-zone", nil, "let names under `DOMAIN` have private addresses in wildcards")
 	flags.BoolVar(&s.floor, "floor", true, "refuse loopback, link-local and metadata addresses unless a target names them")
 	flags.StringVar(&s.allowIPv6, "proxy-subnet6", "", "give the proxy IPv6, with addresses of `PREFIX`")
+	flags.StringVar(&s.kept, "keep-bridges", "",
+		"keep the names of managed networks' bridges in the `FILE`, for their rules to be there before the engine is when the host has started")
 	flags.BoolVar(&s.clear, "clear", false, "do not serve: take all policies away, remove the proxy, and end")
 	flags.BoolVar(&s.untilIdle, "until-idle", false, "end with the last container, and leave nothing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -107,13 +108,14 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 		return err
 	}
 	var c *controller.Controller
-	kernel, err = host.Open(host.Options{Client: asked, Closed: closed, Upstreams: upstreams, IPv6: subnet6.IsValid(), Logger: log,
+	kernel, err = host.Open(host.Options{Client: asked, Closed: closed, Upstreams: upstreams, IPv6: subnet6.IsValid(), Logger: log, Kept: s.kept,
 		Uncovered: func(namespace string, gap time.Duration) { c.Uncovered(namespace, gap) }})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kernel.Close()) }()
-	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}, Routes: engine.Routes}
+	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}, Routes: engine.Routes,
+		EarlyRules: s.kept != ""}
 	c, err = controller.New(controller.Config{
 		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),
 		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Logger: log, Version: readBuild().Version,
@@ -148,6 +150,9 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 			return nil
 		})
 	}
+	if err := tellReady(); err != nil {
+		log.Warn("whoever has started this was not told that it is ready", "error", err)
+	}
 	log.Info("ready", "socket", s.socket, "engine", docker.DaemonHost())
 	if err := tasks.Wait(); !errors.Is(err, idle) {
 		return err
@@ -181,6 +186,23 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock %s: %w: another controller uses it: stop that one, or give this one another --socket", dir, err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// tellReady tells systemd, if that has started this process, that the rules are in force (sd_notify(3)).
+func tellReady() error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	if strings.HasPrefix(path, "@") {
+		path = "\x00" + path[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	_, err = c.Write([]byte("READY=1"))
+	return errors.Join(err, c.Close())
 }
 
 // hostProblems says what is wrong with this machine, and returns as an error what stands in the way. The engine may

@@ -28,6 +28,8 @@ type Engine struct {
 	Sockets []string
 	// Routes are networks that new ones must keep clear of.
 	Routes func() ([]netip.Prefix, error)
+	// EarlyRules is set if managed networks have their rules before the engine is there, see [Options.Kept].
+	EarlyRules bool
 	// Attached reports whether a container, by id or name, is under a policy. It is set before the first use.
 	Attached func(container string) bool
 }
@@ -49,7 +51,7 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 		return controller.Container{}, err
 	}
 	conditions.Sockets = append(conditions.Sockets, e.Sockets...)
-	conditions.Attached = e.Attached
+	conditions.Attached, conditions.EarlyRules = e.Attached, e.EarlyRules
 	v := controller.Container{ID: c.ID, Name: c.Name, Running: c.Running()}
 	for _, r := range c.Refusals(conditions) {
 		v.Refusals = append(v.Refusals, controller.Refusal{Reason: r.What, Repair: r.Repair, Weak: r.Weak,

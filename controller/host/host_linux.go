@@ -38,6 +38,9 @@ type Options struct {
 	// Uncovered, if set, is told when rules on the host were not in force for some time because others have changed
 	// them: of the container whose namespace has that [controller.Net] ID, or of all if it is "". It is set before Run.
 	Uncovered func(namespace string, gap time.Duration)
+	// Kept is a file, if any, that names the bridges of managed networks, so that they are mute before the engine tells
+	// of them: it may start containers when the host has started.
+	Kept string
 }
 
 // Host is the kernel of the host, as the controller wants it.
@@ -67,6 +70,9 @@ func Open(o Options) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{options: o, guard: g, bridges: map[string]bool{}, links: map[uint32]link{}}
+	if err := h.guardKept(); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
 	h.facts.client = o.Client
 	h.facts.constant = controller.Facts{Closed: o.Closed, Upstreams: o.Upstreams, NoRoute6: !o.IPv6}
 	return h, nil
@@ -171,7 +177,7 @@ func (h *Host) NetworksChanged(managed []api.Network) error {
 			errs = append(errs, h.guard.RemoveBridge(bridge))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, h.keep(managed))...)
 }
 
 // Open implements [controller.Host].

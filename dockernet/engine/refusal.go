@@ -55,6 +55,8 @@ type Conditions struct {
 	Sockets []string
 	// HostServers are the DNS servers in the host's resolv.conf.
 	HostServers []netip.Addr
+	// EarlyRules is set if the rules of managed networks are there before the engine is, when the host has started.
+	EarlyRules bool
 }
 
 // Refusals returns every reason why the container cannot be put under a policy, in the order of the kinds; none if it
@@ -203,6 +205,10 @@ func (c *Container) life(o *Conditions) []Refusal {
 	if c.Restart != "no" && !joined && !c.Managed() {
 		list = append(list, Refusal{RestartPolicy, fmt.Sprintf("the restart policy %q gives the container a new network before anybody can act", c.Restart),
 			"use --restart no, or managed networks only", true})
+	}
+	if c.Restart != "no" && !joined && c.Managed() && !o.EarlyRules {
+		list = append(list, Refusal{RestartPolicy, fmt.Sprintf("with the restart policy %q the engine starts the container before the rules are there, when the host has started", c.Restart),
+			"start sluice serve before the engine with --keep-bridges, as examples/systemd does, or use --restart no", true})
 	}
 	if c.Managed() && c.resolvesOnHost(o.Info, o.HostServers) {
 		list = append(list, Refusal{EngineDNS, "until the container is admitted, the engine asks DNS servers for it from the host's network",

@@ -113,7 +113,11 @@ func TestRefusals(t *testing.T) {
 		{"restart_always", restart("always", "false"), []Kind{RestartPolicy}, true, "managed networks"},
 		{"restart_stopped", restart("unless-stopped", "false"), []Kind{RestartPolicy}, true, "managed networks"},
 		{"restart_failure", restart("on-failure", "false"), []Kind{RestartPolicy}, true, "managed networks"},
-		{"restart_managed", restart("always", "true"), nil, false, ""},
+		{"restart_managed", restart("always", "true"), []Kind{RestartPolicy}, true, "before the engine with --keep-bridges"},
+		{"restart_early", func(c *Container, o *Conditions) {
+			restart("always", "true")(c, o)
+			o.EarlyRules = true
+		}, nil, false, ""},
 		{"restart_both", restart("always", "true", "false"), []Kind{RestartPolicy}, true, "managed networks"},
 		{"restart_joined", func(c *Container, _ *Conditions) {
 			c.Restart, c.NetworkMode, c.Endpoints = "always", "container:attached", nil
