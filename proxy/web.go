@@ -329,23 +329,12 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 		}
 		opened.Close()
 	}
-	if now := s.rules(); now != f.rules { // a switch came while the name was looked up
-		f.rules = now
-		var may []netip.Addr
-		for _, a := range f.addresses {
-			to := f.subject
-			to.address = a
-			if f.decision = s.flow(now, to); f.decision.Verdict == matcher.Allow {
-				may = append(may, a)
-			}
-		}
-		if f.addresses = may; len(may) == 0 {
-			return nil, f.refuse(statusForbidden, f.decision.Reason)
-		}
-	}
 	began := time.Now()
-	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout)
-	if err != nil {
+	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout, f.stillMay)
+	switch {
+	case errors.Is(err, errSwitched):
+		return nil, f.refuse(statusForbidden, f.decision.Reason)
+	case err != nil:
 		return nil, f.refuse(dialFailure(err))
 	}
 	s.server.dialSeconds.Observe(time.Since(began).Seconds())
@@ -356,6 +345,21 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 		return nil, f.refuse(statusForbidden, f.decision.Reason)
 	}
 	return opened, nil
+}
+
+// stillMay reports whether an address that was judged may be dialled by the rules in force: a switch may have come since.
+func (f *webFlow) stillMay(a netip.Addr) bool {
+	s := f.gate.session
+	now, to := s.rules(), f.subject
+	if now == f.rules {
+		return true
+	}
+	to.address = a
+	d := s.flow(now, to)
+	if d.Verdict != matcher.Allow {
+		f.decision = d
+	}
+	return d.Verdict == matcher.Allow
 }
 
 // refuse returns what the client is told, and has the flow end with it.
@@ -566,8 +570,11 @@ func (w *webFlows) describe() (all []control.Flow) {
 	return all
 }
 
-// dialAny connects to one of addrs, all judged, as [race] does for tunnels.
-func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Duration) (*net.TCPConn, error) {
+var errSwitched = errors.New("no address may be dialled any more")
+
+// dialAny connects to one of addrs, all judged, as [race] does for tunnels. Those that may says no to are passed over; if
+// that are all, the error is errSwitched. may is called for one after the other.
+func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Duration, may func(netip.Addr) bool) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	type result struct {
@@ -579,6 +586,12 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 	var dialer net.Dialer
 	pending, next := 0, 0
 	start := func() {
+		for next < len(addrs) && !may(addrs[next]) {
+			next++
+		}
+		if next == len(addrs) {
+			return
+		}
 		to := netip.AddrPortFrom(addrs[next], port).String()
 		next++
 		pending++
@@ -587,7 +600,9 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 			results <- result{c, err}
 		}()
 	}
-	start()
+	if start(); pending == 0 {
+		return nil, errSwitched
+	}
 	stagger := time.NewTicker(attemptDelay)
 	defer stagger.Stop()
 	for {
@@ -609,9 +624,7 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 				}()
 				return r.conn.(*net.TCPConn), nil
 			}
-			if next < len(addrs) {
-				start()
-			} else if pending == 0 {
+			if start(); pending == 0 {
 				return nil, r.err
 			}
 		}
