@@ -30,6 +30,7 @@ func TestIsolationCases(t *testing.T) {
 	t.Run("first-process-killed", m.firstProcessKilled)
 	t.Run("image-with-label", m.imageWithLabel)
 	t.Run("joined", w.joined)
+	t.Run("connected-later", m.connectedLater)
 	t.Run("killed-under-load", w.killedUnderLoad)
 }
 
@@ -176,7 +177,8 @@ func (m *managed) neighbourWithoutPolicy(t *testing.T) {
 	m.runSilent(t, forger)
 }
 
-// firstProcessKilled: a container ends its own first process, and is started again by its restart policy.
+// firstProcessKilled: a container ends its own first process, and is started again by its restart policy; then it is
+// restarted and paused by others (I-69).
 func (m *managed) firstProcessKilled(t *testing.T) {
 	s := m.plan(t, "suicidal", 13, "--restart", "always", "--label", labelled+attempts.Allowlist.Document)
 	m.run(t, s)
@@ -187,6 +189,11 @@ func (m *managed) firstProcessKilled(t *testing.T) {
 		m.awaitFact(t, s.name, "{{.RestartCount}}", fmt.Sprint(i+1))
 		m.rounds(t, s.name, 1)
 	}
+	m.docker(t, "restart", "--time", "0", s.name)
+	m.rounds(t, s.name, 1)
+	m.docker(t, "pause", s.name)
+	m.docker(t, "unpause", s.name)
+	m.rounds(t, s.name, 1)
 	m.checkRefused(t, s.name, s.all, attempts.Allowlist)
 	n := m.counts(s.all)
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -265,6 +272,48 @@ func (w *isolation) joined(t *testing.T) {
 		w.docker(t, "rm", "--force", s.name)
 		w.sluice(t, "phase", a.ID, "baseline")
 		w.awaitState(t, a.ID, "attached")
+	}
+}
+
+// connectedLater: an attached container is connected to a managed network while it runs, and sends frames by the new
+// interface from the moment on at which it is there.
+func (m *managed) connectedLater(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.json")
+	if err := os.WriteFile(file, []byte(`"no-network"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := m.prefix + "grows"
+	l := m.link(15)
+	const times = 4
+	s := &started{name: name}
+	for i := range times + 1 { // the engine gives each connection's interface the next name
+		l.Device = fmt.Sprint("eth", i+1)
+		around := attempts.Surroundings{Links: []attempts.Link{l}}
+		s.all = append(s.all, around.Beside()...)
+	}
+	s.args = []string{"run", "--detach", "--name", name, "--network", m.prefix + "user", "--env", s.attempts(t), attackerTag, "start"}
+	t.Cleanup(func() { m.docker(t, "rm", "--force", name) })
+	m.docker(t, s.args...)
+	m.sluice(t, "attach", name, "--policy", file)
+	for range times {
+		m.docker(t, "network", "connect", "--ip", l.Own[0].String(), "--ip6", l.Own[1].String(), m.name, name)
+		m.rounds(t, name, 20)
+		m.docker(t, "network", "disconnect", m.name, name)
+	}
+	m.checkRefused(t, name, s.all, silence)
+	m.sluice(t, "detach", name)
+
+	// With a policy that allows it, it does arrive.
+	if err := os.WriteFile(file, []byte(`"public"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.sluice(t, "attach", name, "--policy", file)
+	defer m.sluice(t, "detach", name)
+	m.docker(t, "network", "connect", "--ip", l.Own[0].String(), "--ip6", l.Own[1].String(), m.name, name)
+	for deadline := time.Now().Add(waitLimit); m.counts(s.all) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing arrives under a public policy: nothing is tested")
+		}
 	}
 }
 

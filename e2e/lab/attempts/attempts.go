@@ -100,6 +100,16 @@ func (s *Surroundings) Names() []*Attempt {
 	return m.all
 }
 
+// Beside lists frames by the first link, which the container can send as soon as it has the interface.
+func (s *Surroundings) Beside() []*Attempt {
+	m := &maker{Surroundings: s, link: &s.Links[0]}
+	for m.family = range 2 {
+		m.startingFrames(outside, "outside")
+		m.startingFrames(host, "host")
+	}
+	return m.all
+}
+
 // Starting lists attempts of a container that has just begun to run: some of each kind. Without its hardware address on
 // the first link there are no frames among them.
 func (s *Surroundings) Starting() []*Attempt {
@@ -113,19 +123,8 @@ func (s *Surroundings) Starting() []*Attempt {
 			}
 			m.tcp("tcp-"+name, to, connection, "tcp", netip.AddrPortFrom(a, port()))
 			m.add("udp-"+name, to, datagrams, "udp", netip.AddrPortFrom(a, port()), nil)
-			if l.Hardware == nil {
-				continue
-			}
-			kind := []uint16{typeIPv4, typeIPv6}[m.family]
-			h := m.header(a)
-			for what, packet := range map[string]func(uint16, []byte) []byte{
-				"udp": h.udp,
-				"syn": func(to uint16, token []byte) []byte { return h.tcp(to, synFlag, token) },
-			} {
-				a := m.add("frame/"+what+"-"+name, to, map[string]Way{"udp": datagrams, "syn": segments}[what], "frame", "", func(token []byte) []byte {
-					return ethernet(l.GatewayHardware, l.Hardware, kind, packet(port(), token))
-				})
-				a.Device = l.Device
+			if l.Hardware != nil {
+				m.startingFrames(to, name)
 			}
 		}
 		m.add("protocol-253", nobody, datagrams, fmt.Sprintf("ip%d:253", 4+2*m.family), m.stranger(), nil)
@@ -138,6 +137,22 @@ func (s *Surroundings) Starting() []*Attempt {
 		}
 	}
 	return m.all
+}
+
+// startingFrames are a datagram and the first segment of a connection.
+func (m *maker) startingFrames(to Target, name string) {
+	l := m.link
+	kind := []uint16{typeIPv4, typeIPv6}[m.family]
+	h := m.header(m.addressOf(to))
+	for what, packet := range map[string]func(uint16, []byte) []byte{
+		"udp": h.udp,
+		"syn": func(to uint16, token []byte) []byte { return h.tcp(to, synFlag, token) },
+	} {
+		a := m.add("frame/"+what+"-"+name, to, map[string]Way{"udp": datagrams, "syn": segments}[what], "frame", "", func(token []byte) []byte {
+			return ethernet(l.GatewayHardware, l.Hardware, kind, packet(port(), token))
+		})
+		a.Device = l.Device
+	}
 }
 
 // add adds an attempt that may not pass by any policy unless to says otherwise.
