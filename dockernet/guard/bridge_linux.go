@@ -56,7 +56,7 @@ func (h *Host) removeBridge(name string) error {
 		return err
 	}
 	changes := []change{{allBridges, name, false}, {managedBridges, name, false}, {managedARP, name, false},
-		{calling[0], name, false}, {calling[1], name, false}}
+		{made[0], name, false}, {made[1], name, false}, {made[2], name, false}}
 	for port := range h.names[managedPorts] {
 		if bridge, err := h.bridgeOf(port); isNotFound(err) || err == nil && bridge == name {
 			changes = append(changes, change{managedPorts, port, false})
@@ -66,19 +66,23 @@ func (h *Host) removeBridge(name string) error {
 	return h.change(changes...)
 }
 
-// letGo makes a bridge call no more hooks than before it was looked after.
+// letGo gives a bridge its habits of before back.
 func (h *Host) letGo(name string) error {
-	if !h.names[calling[0]][name] && !h.names[calling[1]][name] {
-		return nil
-	}
 	l, err := h.bridge(name)
 	if errors.Is(err, ErrNoBridge) {
 		return nil
 	}
-	if err == nil {
-		err = h.callHooks(l.index, [2]bool{l.calls[0] && !h.names[calling[0]][name], l.calls[1] && !h.names[calling[1]][name]})
+	if err != nil {
+		return err
 	}
-	return err
+	before := l.does
+	for i, set := range made {
+		before[i] = l.does[i] && !h.names[set][name]
+	}
+	if before == l.does {
+		return nil
+	}
+	return h.teach(l, before)
 }
 
 // The sysctls of br_netfilter that make every bridge call the hooks.

@@ -27,13 +27,13 @@ var (
 	allBridges     = nameSet{inetTable, "bridges"}
 	managedBridges = nameSet{inetTable, "managed"}
 	managedARP     = nameSet{arpTable, "managed"}
-	// Bridges that call the hooks of IPv4 and of IPv6 because the guard has made them.
-	calling = [2]nameSet{{inetTable, "calling4"}, {inetTable, "calling6"}}
+	// Bridges that do something because the guard has made them, by [habit].
+	made = [habits]nameSet{{inetTable, "calling4"}, {inetTable, "calling6"}, {inetTable, "passing"}}
 	// Ports of containers that have a guard, and all ports of managed networks, with a guard or without.
 	guardedPorts = nameSet{bridgeTable, "ports"}
 	managedPorts = nameSet{bridgeTable, "managed_ports"}
 
-	allSets = []nameSet{allBridges, managedBridges, calling[0], calling[1], guardedPorts, managedPorts, managedARP}
+	allSets = []nameSet{allBridges, managedBridges, made[0], made[1], made[2], guardedPorts, managedPorts, managedARP}
 )
 
 // Counters of the host's tables.
@@ -114,6 +114,10 @@ func (c config) hostTables() []nft.Table {
 				// Before the bridge learns where somebody is.
 				{Name: "prerouting", Hook: &nft.Hook{Type: "filter", At: "prerouting", Priority: bridgeFilterPriority, Accept: true}, Rules: []nft.Rule{
 					{in(nft.InName, managedPorts), unmarked, nft.Goto(unmarkedCount)},
+				}},
+				// Nor from frames that no bridge passes on (IEEE 802.1Q §8.6.3), which do not come by there, see [passes].
+				{Name: "input", Hook: &nft.Hook{Type: "filter", At: "input", Priority: bridgeFilterPriority, Accept: true}, Rules: []nft.Rule{
+					{nft.Is(nft.EtherGroup, nft.Bytes{0x01, 0x80, 0xc2, 0x00, 0x00}), in(nft.InName, managedPorts), unmarked, nft.Goto(unmarkedCount)},
 				}},
 				{Name: "forward", Hook: &nft.Hook{Type: "filter", At: "forward", Priority: bridgeFilterPriority, Accept: true}, Rules: []nft.Rule{
 					// The chain "prerouting" takes the mark away. Where it has not, it was not asked.

@@ -13,9 +13,21 @@ import (
 type link struct {
 	index, master int
 	name, kind    string
-	// calls says whether a bridge calls the hooks of IPv4 and of IPv6 for what it passes on.
-	calls [2]bool
+	does          [habits]bool // of a bridge
+	groups        uint16       // of its link-local groups, which it passes on
 }
+
+// What a bridge may do: call the hooks of IPv4, and of IPv6, for what it passes on; and pass on what is for the group
+// 01:80:c2:00:00:0e, as all else. Of frames that it does not pass on it learns where their source is, and for this one
+// group it asks no rules before (br_handle_frame).
+const (
+	calls4 = iota
+	calls6
+	passes
+	habits
+
+	passesBit = 1 << 0x0e
+)
 
 // parseLink reads the answer or the news of an interface (RTM_NEWLINK, linux/if_link.h).
 func parseLink(b []byte) (l link, err error) {
@@ -53,9 +65,12 @@ func (l *link) info(d *mdnetlink.AttributeDecoder) error {
 				for d.Next() {
 					switch d.Type() {
 					case nl.IFLA_BR_NF_CALL_IPTABLES:
-						l.calls[0] = d.Uint8() != 0
+						l.does[calls4] = d.Uint8() != 0
 					case nl.IFLA_BR_NF_CALL_IP6TABLES:
-						l.calls[1] = d.Uint8() != 0
+						l.does[calls6] = d.Uint8() != 0
+					case nl.IFLA_BR_GROUP_FWD_MASK:
+						l.groups = d.Uint16()
+						l.does[passes] = l.groups&passesBit != 0
 					}
 				}
 				return nil
@@ -113,26 +128,24 @@ func (h *Host) allLinks() ([]link, error) {
 	return list, nil
 }
 
-// callHooks makes a bridge call the hooks of IPv4 and IPv6 for what it passes on, or not, whatever the global sysctls
-// say.
-func (h *Host) callHooks(index int, call [2]bool) error {
+// teach gives a bridge habits, whatever the global sysctls say.
+func (h *Host) teach(l link, does [habits]bool) error {
 	r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	message.Index = int32(index)
+	message.Index = int32(l.index)
 	r.AddData(message)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	for i, attribute := range []int{nl.IFLA_BR_NF_CALL_IPTABLES, nl.IFLA_BR_NF_CALL_IP6TABLES} {
-		value := byte(0)
-		if call[i] {
-			value = 1
-		}
-		data.AddRtAttr(attribute, nl.Uint8Attr(value))
+	value := map[bool]byte{true: 1}
+	data.AddRtAttr(nl.IFLA_BR_NF_CALL_IPTABLES, nl.Uint8Attr(value[does[calls4]]))
+	data.AddRtAttr(nl.IFLA_BR_NF_CALL_IP6TABLES, nl.Uint8Attr(value[does[calls6]]))
+	if does[passes] != l.does[passes] {
+		data.AddRtAttr(nl.IFLA_BR_GROUP_FWD_MASK, nl.Uint16Attr(l.groups^passesBit))
 	}
 	r.AddData(info)
 	if _, err := h.request(r, 0); err != nil {
-		return fmt.Errorf("set nf_call_iptables: %w", err)
+		return fmt.Errorf("set nf_call_iptables and group_fwd_mask: %w", err)
 	}
 	return nil
 }
@@ -150,15 +163,24 @@ func (h *Host) foundBridge(l link) error {
 	}
 	_, known := h.indexes[l.index]
 	h.indexes[l.index] = l.name
-	if l.calls == [2]bool{true, true} {
+	shall := l.does
+	var changes []change
+	for i, set := range made {
+		ours := h.names[set][l.name]
+		switch {
+		case i != passes || h.names[managedBridges][l.name]:
+			shall[i] = true
+			// What it did before is not forgotten if that was changed meanwhile.
+			ours = !l.does[i] || known && ours
+		case ours:
+			shall[i], ours = false, false
+		}
+		changes = append(changes, change{set, l.name, ours})
+	}
+	if shall == l.does {
 		return nil
 	}
-	// What it was before is not forgotten if the attribute was changed meanwhile.
-	var changes []change
-	for i, set := range calling {
-		changes = append(changes, change{set, l.name, !l.calls[i] || known && h.names[set][l.name]})
-	}
-	return errors.Join(h.change(changes...), h.callHooks(l.index, [2]bool{true, true}))
+	return errors.Join(h.change(changes...), h.teach(l, shall))
 }
 
 // foundPort lets a port of a managed network say nothing without a mark, and leaves others alone.

@@ -93,7 +93,14 @@ func TestPortsWithoutRulesTakeNobodysPlace(t *testing.T) {
 	}
 	a, b := l.containers["a"], l.containers["b"]
 	key := l.token()
-	l.where(t, "a", []byte(key), ethernet(a.hardware, b.hardware, ethLab, []byte(key)))
+	frames := [][]byte{ethernet(a.hardware, b.hardware, ethLab, []byte(key))}
+	for last := range 64 { // the first 16 are for bridges only
+		group := nft.Hardware{0x01, 0x80, 0xc2, 0, 0, byte(last)}
+		for _, kind := range []uint16{ethLLDP, unix.ETH_P_IP, unix.ETH_P_IPV6, unix.ETH_P_ARP, 38} {
+			frames = append(frames, ethernet(group, b.hardware, kind, []byte(key)))
+		}
+	}
+	l.where(t, "a", []byte(key), frames...)
 	s := l.containers["s"]
 	key = l.token()
 	if got := l.where(t, "s", []byte(key), ethernet(b.hardware, s.hardware, unix.ETH_P_IP, ip{from: s.ip4, to: b.ip4}.datagram(1, 2, key))); got != "b" {
@@ -175,13 +182,25 @@ func TestBridgeIsLeftAsItWas(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					return l.guard.callHooks(b.index, [2]bool{before[0] == 1, before[1] == 1})
+					return l.guard.teach(b, [habits]bool{before[0] == 1, before[1] == 1})
 				})
 				if got := callsHooks(t, l.host, labBridge); got != before {
 					t.Fatalf("before: %v", got)
 				}
-				check(t, l.guard.AddBridge(labBridge, false))
+				passing := func() bool {
+					b, err := l.guard.bridge(labBridge)
+					check(t, err)
+					return b.groups == passesBit
+				}
 				check(t, l.guard.AddBridge(labBridge, true))
+				check(t, l.guard.AddBridge(labBridge, false))
+				if passing() {
+					t.Error("a bridge that is not managed passes on what it did not before")
+				}
+				check(t, l.guard.AddBridge(labBridge, true))
+				if !passing() {
+					t.Error("a managed bridge does not pass on what the rules shall see")
+				}
 				if got := callsHooks(t, l.host, labBridge); got != [2]byte{1, 1} {
 					t.Fatalf("looked after: %v", got)
 				}
@@ -194,6 +213,9 @@ func TestBridgeIsLeftAsItWas(t *testing.T) {
 					check(t, l.guard.Clear())
 				} else {
 					check(t, l.guard.RemoveBridge(labBridge))
+				}
+				if passing() {
+					t.Error("left alone, it passes on what it did not before")
 				}
 				if got := callsHooks(t, l.host, labBridge); got != before {
 					t.Errorf("left alone: %v, want %v", got, before)

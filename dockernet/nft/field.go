@@ -63,7 +63,9 @@ func (f *Field) String() string { return f.name }
 var (
 	EtherDestination = &Field{name: "ether daddr", base: inLink, offset: 0, size: 6}
 	EtherSource      = &Field{name: "ether saddr", base: inLink, offset: 6, size: 6}
-	EtherType        = &Field{name: "ether type", base: inLink, offset: 12, size: 2}
+	// EtherGroup is the destination but for its last byte.
+	EtherGroup = &Field{name: "@ll,0,40", base: inLink, offset: 0, size: 5}
+	EtherType  = &Field{name: "ether type", base: inLink, offset: 12, size: 2}
 )
 
 // What the kernel knows of a packet. Length is that of all from the network header on, in bytes.
