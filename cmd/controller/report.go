@@ -118,6 +118,9 @@ func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
 	} else {
 		cmd.Println("\nnothing was refused in the phase run")
 	}
+	if r.Enforcement != nil {
+		cmd.Println(clean(r.Enforcement.String()))
+	}
 	if r.Problem != "" {
 		cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", r.Problem)
 	}

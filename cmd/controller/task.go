@@ -32,14 +32,15 @@ type taskResult struct {
 	Began                 time.Time `json:"began"`
 	Seconds               float64   `json:"seconds"`
 	// Steps are the boundaries and switches in their order, with the receipts.
-	Steps     []taskStep         `json:"steps"`
-	ExitCodes map[string]int     `json:"exit_codes"` // by boundary
-	Traffic   []evidence.Phase   `json:"traffic"`    // by phase
-	Audit     taskAudit          `json:"audit"`
-	Violation bool               `json:"policy_violation"`
-	Evidence  []evidence.Attempt `json:"violations"`     // what was refused in the phase run
-	Kept      []string           `json:"kept,omitempty"` // containers that were left running
-	Error     string             `json:"error,omitempty"`
+	Steps       []taskStep           `json:"steps"`
+	ExitCodes   map[string]int       `json:"exit_codes"` // by boundary
+	Traffic     []evidence.Phase     `json:"traffic"`    // by phase
+	Audit       taskAudit            `json:"audit"`
+	Enforcement evidence.Enforcement `json:"enforcement"`
+	Violation   bool                 `json:"policy_violation"`
+	Evidence    []evidence.Attempt   `json:"violations"`     // what was refused in the phase run
+	Kept        []string             `json:"kept,omitempty"` // containers that were left running
+	Error       string               `json:"error,omitempty"`
 }
 
 // taskStep is a step with the mode in force, and the head of the audit when it ended.
@@ -135,7 +136,7 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 	}()
 
 	r := &taskRun{cmd: cmd, g: g, records: newRecorder(g.client()), containers: map[lifecycle.Role]string{}, result: taskResult{
-		Task: t.Name, planned: plan, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{},
+		Task: t.Name, planned: plan, Enforcement: evidence.Enforcement{BeforeFirstProcess: true}, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{},
 	}}
 	r.asJSON = g.json || !term.IsTerminal(os.Stdout.Fd())
 	if f.audit != "" {
@@ -150,7 +151,7 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 	for role, image := range t.Images {
 		images[lifecycle.Role(role)] = image
 	}
-	r.engine = &docker.Engine{Docker: engine, Controller: g.client(), Spec: docker.Spec{
+	r.engine = &docker.Engine{Docker: engine, Controller: taskController{g.client(), attacher{g}}, Spec: docker.Spec{
 		Container: spec, Images: images, Idle: t.Idle, Out: cmd.ErrOrStderr(), Err: cmd.ErrOrStderr(),
 		Started: func(role lifecycle.Role, id string) {
 			r.containers[role] = id
@@ -252,18 +253,48 @@ func (r *taskRun) Open(ctx context.Context, role lifecycle.Role) (lifecycle.Envi
 	if err != nil {
 		return nil, receipt, err
 	}
-	return &recorded{env, r.records}, receipt, nil
+	r.checkEnforced(ctx, role)
+	return &recorded{env, r, role}, receipt, nil
 }
 
-// recorded tells the recorder when its Environment goes.
+// taskController is the controller, or the one that takes the place of one that was started for an earlier container and
+// ends with it.
+type taskController struct {
+	*api.Client
+	attacher attacher
+}
+
+// Attach implements [launch.Controller].
+func (c taskController) Attach(ctx context.Context, a api.Attach) (api.Status, error) {
+	return c.attacher.Attach(ctx, a)
+}
+
+// recorded looks once more at an Environment before it goes.
 type recorded struct {
 	lifecycle.Environment
-	records *recorder
+	task *taskRun
+	role lifecycle.Role
 }
 
 func (e *recorded) Close(ctx context.Context) error {
-	e.records.closing()
+	e.task.records.closing()
+	e.task.checkEnforced(ctx, e.role)
 	return e.Environment.Close(ctx)
+}
+
+// checkEnforced asks the controller whether a container has had its policy all the time.
+func (r *taskRun) checkEnforced(ctx context.Context, role lifecycle.Role) {
+	e := &r.result.Enforcement
+	s, err := r.g.client().Status(ctx, r.containers[role])
+	if err != nil {
+		if e.Unknown == "" {
+			e.Unknown = err.Error()
+		}
+		return
+	}
+	// Another container holds the network of one whose policy comes first.
+	e.BeforeFirstProcess = e.BeforeFirstProcess && s.Holder != "" && s.Holder != s.ID
+	e.UncoveredMilliseconds = max(e.UncoveredMilliseconds, s.UncoveredMilliseconds)
 }
 
 // step shows a step and keeps it.
@@ -322,6 +353,14 @@ func (r *taskRun) finish(f *taskFlags, taskErr error) error {
 	res := &r.result
 	res.Seconds = time.Since(res.Began).Seconds()
 	res.Audit, res.Traffic = about, summary.Phases()
+	steps := make([]lifecycle.Step, len(res.Steps))
+	for i, s := range res.Steps {
+		steps[i] = s.Step
+	}
+	res.Enforcement.Generations = evidence.Generations(steps)
+	if len(r.containers) == 0 {
+		res.Enforcement.BeforeFirstProcess, res.Enforcement.Unknown = false, "nothing was started"
+	}
 	for i := range res.Traffic {
 		p := &res.Traffic[i]
 		for _, a := range p.Attempts {
@@ -359,6 +398,7 @@ func (r *taskRun) finish(f *taskFlags, taskErr error) error {
 
 // summary says in a few lines what was tried.
 func (r *taskRun) summary() {
+	r.cmd.Println(r.result.Enforcement)
 	for _, p := range r.result.Traffic {
 		r.cmd.Printf("%s: %d allowed, %d refused, %d cut\n", p.Phase, p.Allowed, p.Refused, p.Cut)
 	}

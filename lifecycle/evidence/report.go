@@ -26,6 +26,8 @@ type Report struct {
 	Violation bool   `json:"policy_violation"`
 	Head      string `json:"head,omitempty"` // of the audit file
 	Error     string `json:"error,omitempty"`
+	// Enforcement is nil where no result says anything of it.
+	Enforcement *Enforcement `json:"enforcement,omitempty"`
 }
 
 // maxResultBytes bounds a result file.
@@ -44,7 +46,8 @@ type result struct {
 		Problem string `json:"problem"`
 		Head    string `json:"head"`
 	} `json:"audit"`
-	Error string `json:"error"`
+	Error       string       `json:"error"`
+	Enforcement *Enforcement `json:"enforcement"`
 }
 
 // ReadReport reads the result of a task, or an audit file as [Read] does.
@@ -91,7 +94,7 @@ func readResult(in io.Reader) (Report, error) {
 		return Report{}, errors.New("is no result of a task: it says nowhere when it began")
 	}
 	report := Report{Task: r.Task, Modes: map[string]string{"baseline": r.Baseline, "run": r.Run, "evaluation": r.Evaluation},
-		Steps: r.Steps, Phases: r.Traffic, Problem: r.Audit.Problem, Head: r.Audit.Head, Error: r.Error}
+		Steps: r.Steps, Phases: r.Traffic, Problem: r.Audit.Problem, Head: r.Audit.Head, Error: r.Error, Enforcement: r.Enforcement}
 	report.finish()
 	return report, nil
 }

@@ -85,6 +85,31 @@ func TestHTML(t *testing.T) {
 	}
 }
 
+func TestEnforcement(t *testing.T) {
+	for _, row := range []struct {
+		e     Enforcement
+		whole bool
+		want  string
+	}{
+		{Enforcement{BeforeFirstProcess: true, Generations: make([]Generation, 4)}, true, "a policy was in force before the first process and ever after, in 4 generations"},
+		{Enforcement{}, false, "the first process may have begun before its policy was in force"},
+		{Enforcement{BeforeFirstProcess: true, UncoveredMilliseconds: 2.5}, false, "for 2.5 ms no policy was in force"},
+		{Enforcement{BeforeFirstProcess: true, Unknown: "x"}, false, "whether a policy was in force all the time is not known: x"},
+	} {
+		if row.e.Whole() != row.whole || row.e.String() != row.want {
+			t.Errorf("%+v: got %v, %s", row.e, row.e.Whole(), row.e)
+		}
+	}
+	got := Generations([]lifecycle.Step{
+		{Environment: lifecycle.Agent, Boundary: lifecycle.Open, Receipt: &api.Receipt{Generation: 1, Phase: "baseline", Digest: "d1"}},
+		{Environment: lifecycle.Agent, Boundary: lifecycle.RunTask},
+		{Environment: lifecycle.Agent, Switch: true, Receipt: &api.Receipt{Generation: 2, Phase: "run", Digest: "d2"}},
+	})
+	if len(got) != 2 || got[1] != (Generation{lifecycle.Agent, 2, "run", "d2"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestBars(t *testing.T) {
 	if bars := (Report{}).Bars(); bars != nil {
 		t.Errorf("no steps: got %+v", bars)
