@@ -170,13 +170,7 @@ func (c *Controller) establish(ctx context.Context, m *member) (proxied control.
 // open opens the container's namespace and its listeners, unless they are open.
 func (c *Controller) open(ctx context.Context, m *member) error {
 	if m.net == nil {
-		n, err := c.config.Host.Open(&m.container, func() error {
-			again, err := c.config.Engine.Inspect(ctx, m.container.ID)
-			if err == nil && !again.same(&m.container) {
-				err = errors.New("the container was restarted meanwhile: try again")
-			}
-			return err
-		})
+		n, err := c.config.Host.Open(&m.container, c.unchanged(ctx, &m.container))
 		if err != nil {
 			return err
 		}
@@ -198,6 +192,17 @@ func (c *Controller) open(ctx context.Context, m *member) error {
 		m.sockets = s
 	}
 	return nil
+}
+
+// unchanged asks whether a container still runs as it did.
+func (c *Controller) unchanged(ctx context.Context, container *Container) func() error {
+	return func() error {
+		again, err := c.config.Engine.Inspect(ctx, container.ID)
+		if err == nil && !again.same(container) {
+			err = errors.New("the container was restarted meanwhile: try again")
+		}
+		return err
+	}
 }
 
 func (c *Controller) plan(ctx context.Context, m *member, set *policySet) (*Plan, error) {
@@ -260,7 +265,7 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 	defer m.leave()
 	ctx = context.WithoutCancel(ctx)
 	if m.net != nil {
-		if err := m.layers(Layer.Remove); err != nil {
+		if err := m.release(); err != nil {
 			m.plan = nil // whatever is left, a switch brings it back
 			m.record.State, m.record.Problem = api.Quarantined, "detaching failed half-way: "+err.Error()
 			m.publish()
@@ -273,6 +278,18 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 	}
 	c.log.Info("detached", "container", m.name())
 	return nil
+}
+
+// release takes the rules away. On managed networks, where the container is silent then, those inside refuse everything
+// from now on, see [Controller.hush].
+func (m *member) release() error {
+	if !m.container.silent() {
+		return m.layers(Layer.Remove)
+	}
+	if err := m.net.Gate().Quarantine(&m.container); err != nil {
+		return err
+	}
+	return m.net.Guard().Remove()
 }
 
 // drop forgets a member of which nothing is in the kernel any more.

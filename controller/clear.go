@@ -20,6 +20,23 @@ func (c *Controller) Clear(ctx context.Context) error {
 	for id := range c.broken {
 		errs = append(errs, c.store.remove(id))
 	}
+	return errors.Join(append(errs, c.unhush(ctx))...)
+}
+
+// unhush opens the networks of containers that were not admitted.
+func (c *Controller) unhush(ctx context.Context) error {
+	ids, err := c.config.Engine.Managed(ctx)
+	errs := []error{err}
+	for _, id := range ids {
+		container, err := c.config.Engine.Inspect(ctx, id)
+		if errors.Is(err, control.ErrNotFound) || err == nil && !container.silent() {
+			continue
+		}
+		if err == nil {
+			err = c.inside(ctx, &container, Layer.Remove)
+		}
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 

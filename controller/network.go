@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"sluice/control"
@@ -76,7 +77,7 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 	}
 	if !container.Running || container.Policy == "" || c.isDismissed(id) {
 		c.speak(id)
-		return nil
+		return c.hush(ctx, &container)
 	}
 	policies, phase, err := readLabels(container.Policy, container.Phase)
 	if err == nil {
@@ -93,11 +94,45 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		c.metrics.failed("admit")
 		c.log.Error("a container is not admitted, and stays silent", "container", container.Name, "error", err)
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.silent[id] = silent{container.Name, err}
-		return nil // trying again would not help
+		c.mu.Unlock()
+		return c.hush(ctx, &container) // trying again would not help
 	}
 	return err
+}
+
+// hush closes the network of a container that is not admitted from inside too: what it asks the engine's resolver may be
+// asked from the host, where no rule of a managed network holds.
+func (c *Controller) hush(ctx context.Context, container *Container) error {
+	if !container.silent() {
+		return nil
+	}
+	return c.inside(ctx, container, func(l Layer) error { return l.Quarantine(container) })
+}
+
+// inside changes the rules inside of a container that is no member.
+func (c *Controller) inside(ctx context.Context, container *Container, do func(Layer) error) error {
+	m, err := c.claim(ctx, record{ID: container.ID, Name: container.Name})
+	if err != nil {
+		return err
+	}
+	defer m.leave()
+	if m.shown.Load().status.State != "" {
+		return nil // somebody has attached it meanwhile
+	}
+	n, err := c.config.Host.Open(container, c.unchanged(ctx, container))
+	if err == nil {
+		err = errors.Join(do(n.Gate()), n.Close())
+	}
+	if err != nil {
+		err = fmt.Errorf("network of container %s: %w", container.Name, err)
+	}
+	return errors.Join(err, c.forget(m))
+}
+
+// silent reports whether nothing leaves the container before it is admitted: it runs, on managed networks alone.
+func (c *Container) silent() bool {
+	return c.Running && len(c.Networks) > 0 && !slices.ContainsFunc(c.Networks, func(n Network) bool { return !n.Managed })
 }
 
 // silent is a container that was not admitted, and why.

@@ -73,6 +73,7 @@ func (w *world) settled(t *testing.T, c *Controller) {
 }
 
 func TestNotAdmitted(t *testing.T) {
+	hushed := []string{"open", "gate quarantine"}
 	for name, test := range map[string]struct {
 		why    string // what status says
 		change func(*Container)
@@ -101,8 +102,13 @@ func TestNotAdmitted(t *testing.T) {
 			if !errors.Is(err, control.ErrNotFound) || !strings.Contains(err.Error(), test.why) {
 				t.Errorf("status %+v, error %v, want one that says %q", s, err, test.why)
 			}
-			if steps := w.steps(); len(steps) > 0 {
-				t.Errorf("was done all the same: %v", steps)
+			want := hushed
+			if name == "stopped" {
+				want = nil
+			}
+			compare(t, "steps", w.steps(), want)
+			if n := w.net(id1).open; n != 0 {
+				t.Errorf("%d descriptors are left", n)
 			}
 		})
 	}

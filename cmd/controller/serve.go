@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -94,7 +95,7 @@ const groupName = "sluice"
 // openTo lets a group use a socket, and reports its id; ok is false if there is no such group.
 func openTo(socket, group string) (gid uint32, ok bool, err error) {
 	g, err := user.LookupGroup(group)
-	if errors.As(err, new(user.UnknownGroupError)) {
+	if errors.As(err, new(user.UnknownGroupError)) || errors.Is(err, fs.ErrNotExist) { // an image need not have /etc/group
 		return 0, false, nil
 	}
 	if err != nil {
