@@ -23,4 +23,27 @@
 // the number of all chains, which it looks at when a transaction ends, and with what is in the same table, which it
 // checks for loops. So a few ports share a table, and in it the sets and chains that are equal, which are those of the
 // phases as a rule. What tells ports from each other each has for itself: addresses, counters and limits.
+//
+// # What is left
+//
+// Some frames pass whatever the policy, since no link works without them. They say little, and only to others on the
+// link who listen for it, or with [policy.InboundNone] to gateways and allowed neighbours. At most, for each veth:
+//
+//   - ARP requests, 10 a second after 256 at once: the hardware address that the frame goes to, and the choice of an
+//     address on the link, 2 bytes in a /16. 80 bytes a second.
+//   - ARP answers, 50 a second after 512 at once: the same, and the hardware address of who is meant. 700 bytes a second.
+//   - Neighbour solicitations, 10 a second after 256 at once: a hardware address, and two addresses on the link, of which
+//     8 bytes each are free. 220 bytes a second.
+//   - Neighbour advertisements, 50 a second after 512 at once: a hardware address, one such address and two flags. 710
+//     bytes a second.
+//   - Resets, 20 bytes each that are free, to the other end of a connection that is open on the host: one that is allowed
+//     or has come in. They are not bounded, and end it.
+//   - Answers to what has come in, with errors that quote it, as [policy.Inbound] says. They are not bounded.
+//
+// With raw sockets (CAP_NET_RAW) a container can also ask for a checksum at a place of its choice (PACKET_VNET_HDR of
+// packet(7), and metadata of AF_XDP since Linux 6.8). The kernel or the network card writes these two bytes when the
+// frame leaves the host, after everything was judged: two bytes of an IPv6 destination, or the port of either family,
+// of packets to what is allowed. In an IPv4 address they would make the header's own checksum wrong, so that the next
+// router drops it. Answers do not come back through address translation. No rule sees where that place is; a container
+// without CAP_NET_RAW cannot do it.
 package guard
