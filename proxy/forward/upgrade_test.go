@@ -109,7 +109,9 @@ func TestWebSocketHalfClose(t *testing.T) {
 		}
 	})
 	t.Run("server-first", func(t *testing.T) {
+		served := make(chan struct{})
 		p := newProxy(t, "ok.test:80", wsServer(t, "", func(s *peer) {
+			defer close(served)
 			s.send("bye")
 			if err := s.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Error(err)
@@ -126,6 +128,7 @@ func TestWebSocketHalfClose(t *testing.T) {
 		}
 		c.send("bye too")
 		_ = c.Close()
+		<-served // it may read that later than the proxy has sent it
 		p.gate.settled()
 	})
 }

@@ -142,8 +142,9 @@ func TestTimersFireInOrderAndStop(t *testing.T) {
 	l := start(t)
 	fired := make(chan string, 4)
 	await(t, l, func() {
-		long := l.NewQueue(20*time.Millisecond, func(o any) { fired <- o.(string) })
+		// In this order, so that a loop that comes late, when all are due, makes no difference.
 		short := l.NewQueue(time.Millisecond, func(o any) { fired <- o.(string) })
+		long := l.NewQueue(20*time.Millisecond, func(o any) { fired <- o.(string) })
 		var timers [4]Timer
 		long.Start(&timers[0], "long")
 		short.Start(&timers[1], "short")
