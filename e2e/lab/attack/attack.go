@@ -24,6 +24,8 @@ type Attempt struct {
 	From string
 	// Mark is a firewall mark, SO_MARK.
 	Mark int
+	// Bypass sends frames past the interface's queue, PACKET_QDISC_BYPASS.
+	Bypass bool
 	// NoDefrag leaves fragments as they are, IP_NODEFRAG.
 	NoDefrag bool
 }

@@ -189,6 +189,11 @@ func (a *Attempt) frames() (sent int, err error) {
 		return 0, err
 	}
 	defer unix.Close(fd)
+	if a.Bypass {
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
+			return 0, option("PACKET_QDISC_BYPASS", err)
+		}
+	}
 	for _, frame := range a.Send {
 		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Index}); err != nil {
 			return sent, err

@@ -78,6 +78,7 @@ func (m *maker) frames() {
 		h := m.header(m.addressOf(to))
 		frame("syn-"+name, to, segments, hardware, func(token []byte) []byte { return h.tcp(port(), synFlag, token) })
 		frame("udp-"+name, to, datagrams, hardware, func(token []byte) []byte { return h.udp(port(), token) })
+		frame("udp-past-queue-"+name, to, datagrams, hardware, func(token []byte) []byte { return h.udp(port(), token) }).Bypass = true
 		frame("ping-"+name, to, datagrams, hardware, h.echo)
 		for name2, flags := range map[string]byte{"ack": ackFlag, "fin": finFlag | ackFlag, "syn-ack": synFlag | ackFlag, "reset": rstFlag, "no-flags": 0, "all-flags": 63} {
 			frame(name2+"-"+name, to, stray, hardware, func(token []byte) []byte { return h.tcp(port(), flags, token) }).Blind = true
