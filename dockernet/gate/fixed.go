@@ -46,11 +46,12 @@ func fixed(s *Spec) []nft.Chain {
 			{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(nft.IP6Destination, nft.Single(layouts[nft.IPv6].loopback)), nft.Accept},
 		}},
 		{Name: resetsChain, Protocol: "tcp", Rules: resets(s)},
+		{Name: hushChain, Rules: []nft.Rule{reset, {nft.Goto(quietChain)}}},
 		{Name: quietChain, Rules: quiet()},
 		{Name: rejectChain, Rules: []nft.Rule{{nft.Is(nft.Protocol, nft.Word("tcp")), nft.Reject{TCP: true}}, {nft.Reject{}}}},
-		{Name: refuseChain, Rules: []nft.Rule{reset, {deny}}},
-		{Name: denyChain, Rules: s.account(refusedCount, "gate", nft.Goto(rejectChain))},
-		{Name: swallowChain, Rules: s.account(refusedCount, "gate", nft.Drop)},
+		{Name: refuseChain, Rules: []nft.Rule{{nft.Jump(hushChain)}, {deny}}},
+		{Name: denyChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Goto(rejectChain))},
+		{Name: swallowChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Drop)},
 		{Name: dnsChain, Rules: dnsTo(toProxy)},
 	}, forListeners(s.Listeners)...)
 }
@@ -61,10 +62,10 @@ const (
 	logBytes          = 160
 )
 
-// account counts and logs what is refused. The message says who has refused.
-func (s *Spec) account(counter, who string, then nft.Verdict) []nft.Rule {
+// account counts and logs what is refused, but for what a first chain ends. The message says who has refused.
+func (s *Spec) account(first, counter, who string, then nft.Verdict) []nft.Rule {
 	return []nft.Rule{
-		{nft.Jump(quietChain)},
+		{nft.Jump(first)},
 		{nft.Count{Counter: counter}},
 		{nft.Limit{Rate: logRate, Burst: logBurst}, nft.Log{Prefix: tableID.Name + " " + who, Group: s.LogGroup, Snaplen: logBytes}},
 		{then},

@@ -13,7 +13,7 @@ import (
 func (b *builder) phase(r ref) {
 	n := r.phase
 	refused := nft.Goto(b.name(n.String(), "refuse"))
-	b.chain(nft.AnyKind, refused.Chain(), append([]nft.Rule{reset}, b.account(refusedCounter(n), n.String(), nft.Goto(rejectChain))...)...)
+	b.chain(nft.AnyKind, refused.Chain(), b.account(hushChain, refusedCounter(n), n.String(), nft.Goto(rejectChain))...)
 	for _, f := range b.families() {
 		rules, chains := b.plan.Judge(n, f, direct.Outcomes{
 			Refuse: refused,

@@ -26,6 +26,7 @@ const (
 	resetsChain     = "resets"
 	refuseChain     = "refuse"
 	denyChain       = "deny"
+	hushChain       = "hush"
 	quietChain      = "quiet"
 	rejectChain     = "reject_all"
 	proxyChain      = "to_proxy"
