@@ -9,7 +9,7 @@ SHELL       := /bin/bash
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOBUILD     := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
 # Packages with goroutines of their own are tested with the race detector too.
-RACE        := ./control/... ./controller/... ./images/... ./proxy/... ./e2e/lab/internet
+RACE        := ./control/... ./controller/... ./images/... ./lifecycle/... ./proxy/... ./e2e/lab/internet
 # Packages whose tests make network namespaces of their own.
 KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate ./dockernet/guard ./dockernet/netns ./dockernet/nft
 # Engines and network namespaces are made by root alone.
@@ -18,13 +18,14 @@ GO_TEST     := go test $(if $(AS_ROOT),-exec '$(AS_ROOT)')
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## bin/sluice-proxy, bin/sluice and the demo, static
+build: ## bin/sluice-proxy, bin/sluice, bin/sluice-modal and the demo, static
 	@mkdir -p bin
 	$(GOBUILD) -o bin/sluice-proxy ./cmd/proxy
 	$(GOBUILD) -o bin/sluice ./cmd/controller
+	$(GOBUILD) -o bin/sluice-modal ./cmd/modal
 	$(GOBUILD) -o bin/demo ./e2e/demo
 
 .PHONY: demo
@@ -60,6 +61,10 @@ test-e2e: build ## scenarios on an engine in a closed network, as root
 bench: ## benchmarks with allocations
 	go test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: bench-controller
+bench-controller: ## what attach, switch, traffic and memory cost, on an engine in a closed network, as root
+	@$(AS_ROOT) go run ./e2e/figures
+
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; fi
@@ -69,6 +74,14 @@ lint: ## gofmt, go vet, staticcheck
 .PHONY: images
 images: build ## load sluice-proxy:dev into the engine that DOCKER_HOST names
 	go run ./images/load bin/sluice-proxy
+
+.PHONY: release
+release: ## dist/: tarballs, checksums and SBOMs of the last commit
+	@scripts/release
+
+.PHONY: release-verify
+release-verify: ## the same, built twice and compared
+	@scripts/release --verify
 
 .PHONY: clean
 clean: ## remove what was built; caches outside the tree stay
