@@ -25,7 +25,7 @@ func newHealth() *cobra.Command {
 Clients do not see this, and it is in no record of theirs. The exit code is 1 if it does not work.
 
 It asks through the control socket of --control, or like a client through --listen. With neither it finds the proxy that
-runs in this container, or on this machine, under the same user.`,
+runs in this container, or on this machine.`,
 		Example: "  sluice-proxy health",
 		Args:    cobra.NoArgs,
 	}

@@ -110,7 +110,7 @@ func TestHealthFindsTheProxy(t *testing.T) {
 					t.Errorf("%s in the log: %s", word, log.String())
 				}
 			}
-			if code, _, stderr := try(t, "sluice-proxy health"); code != 1 || !strings.Contains(stderr, "no proxy of this user runs here") {
+			if code, _, stderr := try(t, "sluice-proxy health"); code != 1 || !strings.Contains(stderr, "no proxy runs here") {
 				t.Errorf("without a proxy: %d %s", code, stderr)
 			}
 		})
@@ -208,5 +208,61 @@ func TestParseRunning(t *testing.T) {
 		if got != row.want {
 			t.Errorf("%q with %q: got %q, want %q", row.argv, row.environ, got, row.want)
 		}
+	}
+}
+
+func TestFindRunning(t *testing.T) {
+	const (
+		ours  = "sluice-proxy\x00--policy\x00f\x00--listen\x00:1\x00"
+		other = "sluice-proxy\x00--policy\x00f\x00--listen\x00:2\x00"
+	)
+	for _, row := range []struct {
+		name  string
+		files map[string]string // "exe" is which program, or hidden
+		want  string
+	}{
+		{"none", nil, "no proxy runs here"},
+		{"one", map[string]string{"1/exe": "own", "1/cmdline": ours}, ":1"},
+		{"below-an-init", map[string]string{"1/exe": "init", "1/cmdline": "/sbin/docker-init\x00--\x00sluice-proxy\x00", "7/exe": "own", "7/cmdline": ours}, ":1"},
+		{"two", map[string]string{"1/exe": "own", "1/cmdline": ours, "2/exe": "own", "2/cmdline": other}, "2 proxies run here"},
+		{"two-programs", map[string]string{"1/exe": "own", "1/cmdline": ours, "2/exe": "newer", "2/cmdline": other}, ":1"},
+		{"hidden", map[string]string{"1/cmdline": other}, ":2"},
+		{"hidden-other", map[string]string{"1/exe": "own", "1/cmdline": ours, "2/cmdline": other}, ":1"},
+		{"hidden-program", map[string]string{"1/cmdline": "nginx\x00"}, "no proxy runs here"},
+		{"health-check", map[string]string{"1/exe": "own", "1/cmdline": "sluice-proxy\x00health\x00"}, "no proxy runs here"},
+		{"variable", map[string]string{"1/exe": "own", "1/cmdline": "sluice-proxy\x00", "1/environ": "A=b\x00SLUICE_LISTEN=:3\x00"}, ":3"},
+		{"kernel-thread", map[string]string{"2/cmdline": ""}, "no proxy runs here"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			proc := t.TempDir()
+			for _, name := range []string{"own", "init", "newer"} {
+				write(t, filepath.Join(proc, name), name)
+			}
+			link(t, proc, "self/exe", "own")
+			for name, text := range row.files {
+				if strings.HasSuffix(name, "/exe") {
+					link(t, proc, name, text)
+					continue
+				}
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(proc, name)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				write(t, filepath.Join(proc, name), text)
+			}
+			got, err := findRunning(proc)
+			if err != nil && !strings.Contains(err.Error(), row.want) || err == nil && got.listen != row.want {
+				t.Errorf("got %+v, %v; want %s", got, err, row.want)
+			}
+		})
+	}
+}
+
+func link(t *testing.T, proc, name, to string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(proc, name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(proc, to), filepath.Join(proc, name)); err != nil {
+		t.Fatal(err)
 	}
 }

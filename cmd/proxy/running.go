@@ -16,13 +16,13 @@ import (
 
 // running is where a proxy on this machine can be asked.
 type running struct {
-	pid     int
 	control string // the directory of its socket; "" if it has none
 	listen  string // where its clients connect
 }
 
-// findRunning finds the one proxy that runs on this machine, or in this container, as this program and this user. What it
-// was told on its command line and in its environment is known to nobody else: in a container, to no health check.
+// findRunning finds the one proxy that runs on this machine, or in this container, from this program's file or at least
+// by its name. What it was told on its command line and in its environment is known to nobody else: in a container, to no
+// health check.
 func findRunning(proc string) (running, error) {
 	own, err := os.Stat(filepath.Join(proc, "self/exe"))
 	if err != nil {
@@ -32,27 +32,36 @@ func findRunning(proc string) (running, error) {
 	if err != nil {
 		return running{}, fmt.Errorf("looking for the running proxy: %w", err)
 	}
-	var found []running
+	var found, perhaps []running
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
 		dir := filepath.Join(proc, e.Name())
-		// That of another user cannot be read, and neither could its socket.
-		exe, err := os.Stat(filepath.Join(dir, "exe"))
-		if err != nil || !os.SameFile(exe, own) {
+		exe, hidden := os.Stat(filepath.Join(dir, "exe"))
+		if hidden == nil && !os.SameFile(exe, own) {
 			continue
 		}
 		argv, environ := readStrings(filepath.Join(dir, "cmdline")), readStrings(filepath.Join(dir, "environ"))
-		if r, ok := parseRunning(argv, system{environ: environ}); ok {
-			r.pid = pid
-			found = append(found, r)
+		if len(environ) == 0 {
+			environ = os.Environ() // in a container both have the container's
 		}
+		r, ok := parseRunning(argv, system{environ: environ})
+		switch {
+		case !ok:
+		case hidden == nil:
+			found = append(found, r)
+		case filepath.Base(argv[0]) == "sluice-proxy" || agentcompass.IsCommand(argv[0]):
+			perhaps = append(perhaps, r) // another user's, or a security module keeps it from us
+		}
+	}
+	if len(found) == 0 {
+		found = perhaps
 	}
 	switch len(found) {
 	case 0:
-		return running{}, errors.New("no proxy of this user runs here: start one, or say where it is with --control DIR or --listen ADDR")
+		return running{}, errors.New("no proxy runs here: start one, or say where it is with --control DIR or --listen ADDR")
 	case 1:
 		return found[0], nil
 	}
