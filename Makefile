@@ -72,8 +72,8 @@ lint: ## gofmt, go vet, staticcheck
 	go run $(STATICCHECK) ./...
 
 .PHONY: images
-images: build ## load sluice-proxy:dev into the engine that DOCKER_HOST names
-	go run ./images/load bin/sluice-proxy
+images: build ## load sluice-proxy:dev and sluice:dev into the engine that DOCKER_HOST names
+	go run ./images/load bin/sluice-proxy bin/sluice
 
 .PHONY: release
 release: ## dist/: tarballs, checksums and SBOMs of the last commit

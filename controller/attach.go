@@ -197,8 +197,8 @@ func (c *Controller) open(ctx context.Context, m *member) error {
 // unchanged asks whether a container still runs as it did.
 func (c *Controller) unchanged(ctx context.Context, container *Container) func() error {
 	return func() error {
-		again, err := c.config.Engine.Inspect(ctx, container.ID)
-		if err == nil && !again.same(container) {
+		same, err := c.config.Engine.Runs(ctx, container)
+		if err == nil && !same {
 			err = errors.New("the container was restarted meanwhile: try again")
 		}
 		return err

@@ -151,6 +151,11 @@ func (e fakeEngine) Inspect(_ context.Context, ref string) (Container, error) {
 	return Container{}, &control.Error{Code: control.CodeNotFound, Message: "no such container: " + ref}
 }
 
+func (e fakeEngine) Runs(ctx context.Context, c *Container) (bool, error) {
+	now, err := e.Inspect(ctx, c.ID)
+	return err == nil && now.Running && now.same(c), err
+}
+
 func (e fakeEngine) Events(ctx context.Context, _ time.Time) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		for {

@@ -18,6 +18,8 @@ type Engine interface {
 	// Inspect looks a container up by its name, its id or the beginning of that. "No such container" is an error for
 	// which errors.Is(err, [control.ErrNotFound]) holds.
 	Inspect(ctx context.Context, container string) (Container, error)
+	// Runs reports whether a container still runs as it did when it was inspected, by a single question.
+	Runs(ctx context.Context, c *Container) (bool, error)
 	// Events yields what happened since a moment (the zero time is now), and goes on until ctx is done. After an
 	// interruption, where events may be missing, it yields [Resync].
 	Events(ctx context.Context, since time.Time) iter.Seq[Event]

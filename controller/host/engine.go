@@ -82,6 +82,30 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 	return v, err
 }
 
+// callLimit is how long the engine may take for one thing. Stopping a container takes up to 10 s by itself.
+const callLimit = 30 * time.Second
+
+// Runs implements [controller.Engine].
+func (e *Engine) Runs(ctx context.Context, c *controller.Container) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	now, err := e.Docker.ContainerInspect(ctx, c.ID)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("inspect container %s: %w", c.Name, err)
+	}
+	if now.ContainerJSONBase == nil || now.State == nil || now.NetworkSettings == nil {
+		return false, fmt.Errorf("inspect container %s: the engine's answer is incomplete", c.Name)
+	}
+	started, err := time.Parse(time.RFC3339Nano, now.State.StartedAt)
+	if err != nil {
+		return false, fmt.Errorf("inspect container %s: %w", c.Name, err)
+	}
+	return now.ID == c.ID && now.State.Running && started.UTC().Format(time.RFC3339Nano) == c.Started && now.NetworkSettings.SandboxKey == c.Sandbox, nil
+}
+
 // labels are the policy and the phase that a container is to be admitted with to managed networks.
 func labels(c *engine.Container) (policy, phase string) {
 	if !c.Managed() {
@@ -219,11 +243,15 @@ func (e *Engine) Events(ctx context.Context, since time.Time) iter.Seq[controlle
 
 // Start implements [controller.Engine].
 func (e *Engine) Start(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	return e.Docker.ContainerStart(ctx, id, container.StartOptions{})
 }
 
 // Remove implements [controller.Engine].
 func (e *Engine) Remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	err := e.Docker.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) { // gone, or somebody is removing it
 		return nil
@@ -233,6 +261,8 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 
 // Pause implements [controller.Engine].
 func (e *Engine) Pause(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	err := e.Docker.ContainerPause(ctx, id)
 	if err != nil && strings.Contains(err.Error(), "already paused") {
 		return nil
@@ -242,6 +272,8 @@ func (e *Engine) Pause(ctx context.Context, id string) error {
 
 // Unpause implements [controller.Engine].
 func (e *Engine) Unpause(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	err := e.Docker.ContainerUnpause(ctx, id)
 	if err != nil && strings.Contains(err.Error(), "is not paused") {
 		return nil
