@@ -31,6 +31,7 @@ func TestIsolationCases(t *testing.T) {
 	t.Run("image-with-label", m.imageWithLabel)
 	t.Run("joined", w.joined)
 	t.Run("connected-later", m.connectedLater)
+	t.Run("rules-flushed", w.rulesFlushed)
 	t.Run("killed-under-load", w.killedUnderLoad)
 }
 
@@ -315,6 +316,78 @@ func (m *managed) connectedLater(t *testing.T) {
 			t.Fatal("nothing arrives under a public policy: nothing is tested")
 		}
 	}
+}
+
+// rulesFlushed: somebody flushes the host's rules while a container tries all the time. The gate holds what the
+// container's kernel sends, and the guard is back soon (I-67).
+func (w *isolation) rulesFlushed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.json")
+	if err := os.WriteFile(file, []byte(`"no-network"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := w.newAttacker(t, "flushes", []string{w.prefix + "user"})
+	w.sluice(t, "attach", a.ID, "--policy", file)
+	defer w.sluice(t, "detach", a.ID)
+	s := &started{name: w.prefix + "tries-flushed", all: a.around.Starting()}
+	s.args = []string{"run", "--detach", "--name", s.name, "--network", "container:" + a.ID, "--env", s.attempts(t), attackerTag, "start"}
+	t.Cleanup(func() { w.docker(t, "rm", "--force", s.name) })
+	w.docker(t, s.args...)
+	before := guardTables(t)
+	if len(before) == 0 {
+		t.Fatal("there are no rules on the host")
+	}
+	for range 5 {
+		w.rounds(t, s.name, 1)
+		for _, table := range guardTables(t) { // they have other names each time
+			nftOnHost(t, append([]string{"delete", "table"}, strings.Fields(table)...)...)
+		}
+		for deadline := time.Now().Add(waitLimit); len(guardTables(t)) < len(before); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the rules are not back: there are %q, want %q", guardTables(t), before)
+			}
+		}
+		w.mark(t)
+		since := w.counts(s.all)
+		w.rounds(t, s.name, 1)
+		if more := w.counts(s.all) - since; more > 0 {
+			t.Errorf("LEAK: %d packets have come since the rules are back", more)
+		}
+	}
+	var kernel, frames []*attempts.Attempt
+	for _, one := range s.all {
+		if one.Network == "frame" {
+			frames = append(frames, one)
+		} else {
+			kernel = append(kernel, one)
+		}
+	}
+	w.checkRefused(t, s.name, kernel, silence)
+	t.Logf("%d frames passed while there were no rules", w.counts(frames))
+}
+
+// guardTables are the tables of ours in the engine's namespace, with their families.
+func guardTables(t *testing.T) (ours []string) {
+	t.Helper()
+	for line := range strings.Lines(nftOnHost(t, "list", "tables")) {
+		if table := strings.TrimPrefix(strings.TrimSpace(line), "table "); strings.Contains(table, " sluice_guard") || strings.Contains(table, "netdev sluice") {
+			ours = append(ours, table)
+		}
+	}
+	return ours
+}
+
+// nftOnHost runs the program in the engine's namespace.
+func nftOnHost(t *testing.T, args ...string) string {
+	t.Helper()
+	var out []byte
+	err := lab.InEngineNamespace(func() (err error) {
+		out, err = exec.Command("nft", args...).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("nft %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
 }
 
 // killedUnderLoad: the proxy, the controller and both are killed while a container tries all the time (I-56).
