@@ -14,6 +14,7 @@ type streams struct {
 	decoder   *hpack.Decoder
 	preface   int    // bytes of the connection preface, still to come
 	skip      int    // bytes of a frame that may pass, still to come
+	began     bool   // the first frame was there
 	last      uint32 // the highest stream that was opened
 	authority string // of the request being read
 	host      string // its Host field
@@ -27,6 +28,8 @@ const (
 	frameHeaderBytes = 9  // section 4.1
 	// maxHeadBytes bounds a request's head, frames included: the same as for HTTP/1.
 	maxHeadBytes = 64 << 10
+	// maxSettingsBytes bounds a client's first frame: what every server takes (section 4.2).
+	maxSettingsBytes = 16 << 10
 	// maxTableBytes is the largest dynamic table that a client may use, if the server offers it so much.
 	maxTableBytes = 64 << 10
 )
@@ -34,6 +37,7 @@ const (
 // Frame types and flags of RFC 9113 section 6.
 const (
 	frameHeaders      = 0x1
+	frameSettings     = 0x4
 	framePushPromise  = 0x5
 	frameContinuation = 0x9
 
@@ -80,6 +84,14 @@ func (s *streams) next(b []byte) (pass int, authority string, err error) {
 			return pass, "", nil
 		}
 		size, kind := int(rest[0])<<16|int(rest[1])<<8|int(rest[2]), rest[3]
+		if !s.began {
+			// The client's preface ends with its settings (section 3.4). Text in their place is for a server that does not
+			// speak HTTP/2, and would pass as the payload of a frame.
+			if kind != frameSettings || size > maxSettingsBytes || binary.BigEndian.Uint32(rest[5:])&^(1<<31) != 0 {
+				return pass, "", errStreams
+			}
+			s.began = true
+		}
 		switch kind {
 		case frameHeaders:
 			authority, whole, err := s.head(rest)

@@ -147,6 +147,18 @@ func TestStreamsRefuse(t *testing.T) {
 			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
 				BlockFragment: s.fields(":authority", "a.test", "host", "b.test")})
 		},
+		"text-behind-the-preface": func(s *session2) {
+			s.Truncate(len(http2.ClientPreface))
+			s.WriteString("GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+		},
+		"blank-lines-behind-the-preface": func(s *session2) {
+			s.Truncate(len(http2.ClientPreface))
+			s.WriteString("\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+		},
+		"no-settings": func(s *session2) {
+			s.Truncate(len(http2.ClientPreface))
+			s.request(1, "a.test")
+		},
 		"request-as-trailers": func(s *session2) {
 			s.request(3, "ok.test")
 			_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
