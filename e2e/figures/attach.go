@@ -91,6 +91,7 @@ func agentcompassFigures(ctx context.Context, st *stage) error {
 		ours = append(ours, time.Since(began))
 		var switches times
 		for i := range switched {
+			time.Sleep(afterwards)
 			began := time.Now()
 			if _, err := st.api.Phase(ctx, c.name, []string{"run", "baseline"}[i%2], 0); err != nil {
 				return err

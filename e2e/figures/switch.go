@@ -19,6 +19,9 @@ const (
 	switchTimes = 100
 	// few and many are how many flows are cut by that.
 	few, many = 20, 220
+	// afterwards is the time that the last switch gets for what it leaves for after its answer, mostly a walk through
+	// the host's conntrack.
+	afterwards = 200 * time.Millisecond
 	// sinkHost is a name of the sink, and sinkAddress an address of it that has no name.
 	sinkHost, sinkAddress = "sink.figures.test", "203.0.113.240"
 )
@@ -96,6 +99,7 @@ func (st *stage) switchOnce(ctx context.Context, c *container, flows int) (s swi
 		}
 		conns = append(conns, conn)
 	}
+	time.Sleep(afterwards)
 	var receipt api.Receipt
 	s.cpu, err = st.used(func() (err error) {
 		began := time.Now()
