@@ -59,15 +59,44 @@ func (r *resolving) checkManaged(t *testing.T) {
 	r.sluice(t, "network", "create", "managed")
 	around := attempts.Surroundings{Links: []attempts.Link{{Device: "eth0"}}}
 	early := &started{all: around.Names()}
-	r.docker(t, "run", "--detach", "--name", "early", "--network", "managed", "--dns", "198.51.100.53",
-		"--label", labelled+`"no-network"`, "--env", early.attempts(t), attackerTag, "start")
-	for deadline := time.Now().Add(waitLimit); strings.Count(r.docker(t, "logs", "early"), "\n") < 3; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the container does not ask")
+	start := func(name string, options ...string) {
+		args := append([]string{"run", "--detach", "--name", name, "--network", "managed", "--label", labelled + `"no-network"`,
+			"--env", early.attempts(t)}, options...)
+		r.docker(t, append(args, attackerTag, "start")...)
+	}
+	rounds := func(name string, n int) {
+		lines := func() int { return strings.Count(r.docker(t, "logs", name), "\n") }
+		before := lines()
+		for deadline := time.Now().Add(2 * waitLimit); lines() < before+n; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("container %s does not ask", name)
+			}
 		}
 	}
+	start("early", "--dns", "198.51.100.53")
+	rounds("early", 3)
 	if seen := r.seen(t, early.all); seen > 0 {
 		t.Errorf("LEAK: %d names of a container on a managed network came to the host's name server", seen)
+	}
+
+	// One that names none is not admitted, and once that is found out it is silent, too.
+	start("late")
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(50 * time.Millisecond) {
+		command := exec.Command(filepath.Join(lab.bin, "sluice"), "status", "late", "--socket", r.socket)
+		if out, _ := command.CombinedOutput(); strings.Contains(string(out), "not admitted") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody says that a container without --dns is not admitted")
+		}
+	}
+	rounds("late", 2)
+	r.mu.Lock()
+	clear(r.asked)
+	r.mu.Unlock()
+	rounds("late", 2)
+	if seen := r.seen(t, early.all); seen > 0 {
+		t.Errorf("LEAK: %d names of a container that is not admitted came to the host's name server", seen)
 	}
 }
 
