@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -50,8 +51,8 @@ func Cut(ns *netns.Namespace, s Spec) (Report, error) {
 // the host translates what the far end sends, for whoever comes to read it, and inside they keep their ports from being
 // redirected anew.
 //
-// It walks through the host's table once for each IPv4 address and once for IPv6, 10 ms each and more: it is for
-// after the answer to whoever has asked for the switch.
+// Unless the host has few entries, it walks through the host's table once for each IPv4 address and once for IPv6, 10 ms
+// each and more: it is for after the answer to whoever has asked for the switch.
 func Sweep(ns *netns.Namespace, s Spec) (Report, error) {
 	return run(ns, &s, func(c *cutter) error {
 		return errors.Join(c.sweepInside(), c.sweepHost())
@@ -100,7 +101,7 @@ func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
 }
 
 func (c *cutter) enterHost() (err error) {
-	if c.host, err = dial(unix.NETLINK_NETFILTER); err == nil && c.First {
+	if c.host, err = dial(unix.NETLINK_NETFILTER); err == nil {
 		c.hostTable, err = openTable()
 	}
 	return err
@@ -304,6 +305,9 @@ func (c *cutter) everyEntry(each func(*entry)) error {
 }
 
 func everyLine(table *os.File, each func(*entry)) error {
+	if _, err := table.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("list conntrack entries: %w", err)
+	}
 	lines := bufio.NewScanner(table)
 	for lines.Scan() {
 		e, err := parseLine(lines.Text())
@@ -321,13 +325,13 @@ func everyLine(table *os.File, each func(*entry)) error {
 // sweepHost deletes the host's entries that began with a packet from one of the container's addresses.
 func (c *cutter) sweepHost() error {
 	var host [][]byte
-	err := c.host.from(c.Addresses, func(e entry) {
-		if c.Refused(e.original.destination, e.protocol) {
+	each := func(e *entry) {
+		if slices.Contains(c.Addresses, e.original.source.Addr()) && c.Refused(e.original.destination, e.protocol) {
 			host = append(host, e.exact())
 		}
-	})
-	if err != nil {
-		return fmt.Errorf("host: %w", err)
+	}
+	if err := c.everyHostEntry(each, c.host.from); err != nil {
+		return err
 	}
 	c.report.Swept = true
 	return c.remove(nil, host)
@@ -344,16 +348,24 @@ func (c *cutter) sweepForged() error {
 			host = append(host, e.exact())
 		}
 	}
-	var err error
+	if err := c.everyHostEntry(each, c.host.into); err != nil {
+		return err
+	}
+	return c.remove(nil, host)
+}
+
+// everyHostEntry calls each with the host's entries: with all if they are few, and else with what list finds of the
+// container's addresses.
+func (c *cutter) everyHostEntry(each func(*entry), list func([]netip.Addr, func(entry)) error) (err error) {
 	if c.hostTable != nil {
 		err = everyLine(c.hostTable, each)
 	} else {
-		err = c.host.into(c.Addresses, func(e entry) { each(&e) })
+		err = list(c.Addresses, func(e entry) { each(&e) })
 	}
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	return c.remove(nil, host)
+	return nil
 }
 
 func (c *cutter) remove(inside, host [][]byte) error {
