@@ -107,7 +107,8 @@ type Receipt struct {
 	Generation  uint64 `json:"generation"`
 	Phase       string `json:"phase"`
 	Digest      string `json:"digest"`
-	// FlowsCut and FlowsKept count both planes; DirectCut is what of the former was on the direct one.
+	// FlowsCut and FlowsKept count both planes; DirectCut is what of the former was on the direct one. Connections of that
+	// plane which send at the moment of the switch are reset by the rules themselves, and may not be counted.
 	FlowsCut  int `json:"flows_cut"`
 	DirectCut int `json:"direct_cut"`
 	FlowsKept int `json:"flows_kept"`
