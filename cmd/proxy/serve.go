@@ -47,7 +47,8 @@ Nobody reaches the proxy's own addresses through it. Who can connect to --metric
 :9464 that is every workload beside the proxy, on 127.0.0.1:9464 none that has a network of its own.
 
 SIGTERM or SIGINT drains: no more clients are taken, those that are there may go on for --drain, health fails, and what
-is open then is reset. A second signal resets it at once.
+is open then is reset. A second signal resets it at once, and so does the first one under a controller, who keeps the
+listeners and starts the next proxy.
 
 With --control and no --policy, a controller hands over listeners and policies in that directory.`,
 		Example: "  sluice-proxy serve --policy policy.yaml --listen 127.0.0.1:8080",
