@@ -147,6 +147,8 @@ func (o *Options) createNetwork(ctx context.Context, name string) error {
 		}
 	}
 	ipv6 := o.Subnet6.IsValid()
+	ctx, cancel := toTheEnd(ctx)
+	defer cancel()
 	_, err := o.Docker.NetworkCreate(ctx, name, network.CreateOptions{
 		Driver: "bridge", EnableIPv6: &ipv6, IPAM: ipam,
 		Options: map[string]string{
@@ -191,9 +193,19 @@ func (n Network) never() (flags []string) {
 	return flags
 }
 
+// createTimeout is how long the engine may take to make something.
+const createTimeout = 30 * time.Second
+
+// toTheEnd is for what the engine would go on making when nobody waits for it any more, and nobody would remove.
+func toTheEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+}
+
 // createContainer makes and starts sidecar number n and returns its id.
 func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n int, dir string) (string, error) {
-	created, err := o.Docker.ContainerCreate(ctx, &container.Config{
+	whole, cancel := toTheEnd(ctx)
+	defer cancel()
+	created, err := o.Docker.ContainerCreate(whole, &container.Config{
 		Image: r.image, Cmd: append(slices.Clone(r.command), on.never()...), User: fmt.Sprintf("%d:%d", sidecarUID, sidecarGID),
 		Labels: map[string]string{
 			LabelInternal: "proxy", labelDir: o.Dir, labelNumber: strconv.Itoa(n), labelRecipe: r.digest,
