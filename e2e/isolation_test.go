@@ -551,7 +551,7 @@ func (a *attacker) hold(t *testing.T, under ...*attempts.Policy) *heldFlows {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for _, one := range f.all {
-		if a.around.Internal && !one.Near() || !passesAll(under, one, a.around.Internal) {
+		if one.Blind || a.around.Internal && !one.Near() || !passesAll(under, one, a.around.Internal) {
 			continue
 		}
 		if err := a.await(ctx, one, 0); err != nil {

@@ -163,6 +163,8 @@ func (m *maker) add(name string, to Target, by Way, network string, dest any, se
 		send = func(token []byte) []byte { return token }
 	}
 	a.Send = [][]byte{send([]byte(a.Token))}
+	// Engine 20.10 drops neighbour discovery on internal networks, for its groups are not in the subnet.
+	a.Blind = m.Internal && m.family == 1 && to == sibling && network != "frame"
 	m.all = append(m.all, a)
 	return a
 }
