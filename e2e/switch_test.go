@@ -343,11 +343,33 @@ var addresses = func() map[netip.Addr]allowed {
 }()
 
 func (s *switched) allowedAt(p *internet.Packet) (allowed, bool) {
-	if p.From == s.load.published {
-		return inRun, true // an answer to the internet's connection
+	if a, ok := addresses[p.To.Addr()]; ok {
+		return a, true // also from the published port: the engine's network gives what leaves it the same address, and any port
 	}
-	a, ok := addresses[p.To.Addr()]
-	return a, ok
+	return inRun, p.TCP && p.From == s.load.published // an answer to the internet's connection
+}
+
+// TestPublishedPortLeaves: a connection of the sidecar may leave from the very port that the container has published.
+func TestPublishedPortLeaves(t *testing.T) {
+	s := &switched{load: &workload{published: netip.MustParseAddrPort("100.64.0.1:32768")}}
+	own, other := s.load.published, netip.MustParseAddrPort("100.64.0.1:32770")
+	outside := netip.MustParseAddrPort("100.64.0.2:40000")
+	evaluation := netip.AddrPortFrom(address(byTLS, inEvaluation, 17), internet.PortHTTPS)
+	for name, test := range map[string]struct {
+		packet internet.Packet
+		want   allowed
+		known  bool
+	}{
+		"answer":         {internet.Packet{TCP: true, From: own, To: outside}, inRun, true},
+		"flow":           {internet.Packet{TCP: true, From: other, To: evaluation}, inEvaluation, true},
+		"flow-same-port": {internet.Packet{TCP: true, From: own, To: evaluation}, inEvaluation, true},
+		"another":        {internet.Packet{TCP: true, From: other, To: outside}, inRun, false},
+		"look-up":        {internet.Packet{From: own, To: netip.AddrPortFrom(internet.Resolver, 53)}, inRun, false},
+	} {
+		if a, known := s.allowedAt(&test.packet); known != test.known || known && a != test.want {
+			t.Errorf("%s: allowed %v, known %v; want %v, %v", name, a, known, test.want, test.known)
+		}
+	}
 }
 
 func (s *switched) openAll(a allowed) {
