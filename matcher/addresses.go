@@ -15,7 +15,7 @@ type addresses struct {
 	targets []policy.Target
 	spans   []span            // of targets
 	table   bart.Table[int32] // leads from a prefix to its first span
-	// every and ports tell whether any target covers a port.
+	// every and ports tell whether any target covers a port; they are empty where nobody asks.
 	every bool
 	ports *[1 << 16 / 64]uint64
 }
@@ -28,8 +28,9 @@ type span struct {
 
 const noSpan = -1
 
-// newAddresses takes those targets that are addresses and networks, by host.
-func newAddresses(targets []policy.Target, hosts []span) (*addresses, error) {
+// newAddresses takes those targets that are addresses and networks, by host. Without withPorts nobody may ask
+// [addresses.hasPort]: the set of ports is larger than a small policy.
+func newAddresses(targets []policy.Target, hosts []span, withPorts bool) (*addresses, error) {
 	a := new(addresses)
 	n := 0
 	for _, h := range hosts {
@@ -45,7 +46,9 @@ func newAddresses(targets []policy.Target, hosts []span) (*addresses, error) {
 			if t.Prefix != prefix || !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
 				return nil, fmt.Errorf("target %q: prefix %v is not in normal form", t.Host, t.Prefix)
 			}
-			a.addPort(t.Port)
+			if withPorts {
+				a.addPort(t.Port)
+			}
 			a.targets = append(a.targets, *t)
 		}
 		s.end = int32(len(a.targets))

@@ -48,8 +48,17 @@ const (
 	firstList     = 1 << 16
 )
 
+// noGroups and noArena are those of all indexes without a name.
+var (
+	noGroups [1]group
+	noArena  [arenaPad]byte
+)
+
 // newIndex indexes those targets that are names, or all wildcards, by host.
 func newIndex(targets []policy.Target, hosts []span) (index, error) {
+	if len(hosts) == 0 {
+		return index{groups: noGroups[:], arena: noArena[:]}, nil
+	}
 	x := index{hosts: len(hosts)}
 	units := 0
 	for _, h := range hosts {

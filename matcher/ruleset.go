@@ -43,9 +43,9 @@ type Ruleset struct {
 	options Options
 
 	addresses        *addresses
-	wildcards, hosts index // wildcards by what follows the "*."
-	zones            index // of Options.PrivateZones
-	never            *bart.Lite
+	wildcards, hosts index      // wildcards by what follows the "*."
+	zones            index      // of Options.PrivateZones
+	never            *bart.Lite // of Options.Never
 }
 
 // Compile makes a rule set of a policy as package policy makes them: targets in normal form. The order of the targets
@@ -68,17 +68,12 @@ func Compile(p policy.Policy, o Options) (*Ruleset, error) {
 	if len(p.Targets) > math.MaxInt32 {
 		return nil, fmt.Errorf("%d targets are too many: use wildcards and networks", len(p.Targets))
 	}
-	r := &Ruleset{mode: p.Mode, options: o, never: new(bart.Lite)}
-	for i, n := range o.Never {
-		// An IPv4-mapped address is judged as the IPv4 one; a range of more than such addresses means nothing.
-		if n.Addr().Is4In6() {
-			n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
-		}
-		if !n.IsValid() {
-			return nil, fmt.Errorf("option Never[%d]: %v is no range of addresses", i, o.Never[i])
-		}
-		r.never.Insert(n)
+	r := &Ruleset{mode: p.Mode, options: o}
+	var err error
+	if r.never, err = neverSet(o.Never); err != nil {
+		return nil, err
 	}
+	r.options.Never, r.options.PrivateZones = nil, nil // not to keep them
 	if err := r.addZones(o.PrivateZones); err != nil {
 		return nil, err
 	}
@@ -86,7 +81,7 @@ func Compile(p policy.Policy, o Options) (*Ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.addresses, err = newAddresses(targets, hosts[addressRules]); err != nil {
+	if r.addresses, err = newAddresses(targets, hosts[addressRules], o.ResolveForAddressRules); err != nil {
 		return nil, err
 	}
 	if r.wildcards, err = newIndex(targets, hosts[wildcardRules]); err != nil {
