@@ -26,8 +26,8 @@ const (
 type cache struct {
 	seed maphash.Seed
 
-	mu   sync.Mutex // guards sets
-	sets [cacheSets]*[cacheWays]cached
+	mu   sync.Mutex                     // guards sets
+	sets *[cacheSets]*[cacheWays]cached // nil until there is an answer: many clients never ask
 }
 
 type cached struct {
@@ -44,6 +44,9 @@ func newCache() *cache { return &cache{seed: maphash.MakeSeed()} }
 
 // find returns the answer to the query with this key, if the same rules judged it and it has not expired.
 func (c *cache) findLocked(hash uint64, key []byte, generation uint64, now time.Duration) *cached {
+	if c.sets == nil {
+		return nil
+	}
 	set := c.sets[hash%cacheSets]
 	if set == nil {
 		return nil
@@ -88,6 +91,9 @@ func (c *cache) put(key []byte, generation uint64, msg []byte, ttls []uint16, no
 	defer c.mu.Unlock()
 	e := c.findLocked(hash, key, generation, now)
 	if e == nil {
+		if c.sets == nil {
+			c.sets = new([cacheSets]*[cacheWays]cached)
+		}
 		set := c.sets[hash%cacheSets]
 		if set == nil {
 			set = new([cacheWays]cached)
@@ -109,5 +115,5 @@ func (c *cache) put(key []byte, generation uint64, msg []byte, ttls []uint16, no
 func (c *cache) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sets = [cacheSets]*[cacheWays]cached{}
+	c.sets = nil
 }
