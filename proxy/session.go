@@ -170,9 +170,19 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 		if known.set == nil && change.Policies == nil || known.set != nil && known.digest == digest && !moved {
 			continue
 		}
-		set, err := matcher.Compile(p, s.matcher(around))
-		if err != nil {
-			return control.Receipt{}, control.InvalidError(err)
+		// Phases that say the same have one rule set.
+		ready := next[:phase]
+		if !moved {
+			ready = next[:] // those to come also mean what they do with these surroundings
+		}
+		var set *matcher.Ruleset
+		if same := slices.IndexFunc(ready, func(n staged) bool { return n.set != nil && n.digest == digest }); same >= 0 {
+			p, set = next[same].policy, next[same].set
+		} else {
+			var err error
+			if set, err = matcher.Compile(p, s.matcher(around)); err != nil {
+				return control.Receipt{}, control.InvalidError(err)
+			}
 		}
 		next[phase] = staged{p, set, digest, newDeniedHosts(p)}
 	}

@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"sluice/control"
+	"sluice/matcher"
 	"sluice/policy"
 )
 
@@ -164,4 +166,35 @@ func TestRedirectedDNSDuringSwitch(t *testing.T) {
 		t.Errorf("the event loop hangs: %v", err)
 	}
 	r.session.switching.Unlock()
+}
+
+// Phases that say the same have one rule set, also when the session's surroundings change what it means; others have
+// one of their own.
+func TestEqualPhases(t *testing.T) {
+	r := start(t, `"public"`, Config{})
+	same, other := json.RawMessage(allow("192.0.2.0/24")), json.RawMessage(allow("198.51.100.1"))
+	for n, spec := range []control.SessionSpec{
+		{Policies: map[string]json.RawMessage{"baseline": same, "run": other, "evaluation": same}},
+		{Never: []string{"192.0.2.128/25"}},
+		{Policies: map[string]json.RawMessage{"baseline": other, "run": other, "evaluation": same}},
+	} {
+		if _, err := r.set("test", spec); err != nil {
+			t.Fatal(err)
+		}
+		staged := &r.session.staged
+		for i := range staged {
+			for j := range staged[:i] {
+				equal := staged[i].policy.Digest() == staged[j].policy.Digest()
+				if (staged[i].set == staged[j].set) != equal {
+					t.Errorf("change %d: phases %d and %d have one rule set: %v, want %v", n, i, j, !equal, equal)
+				}
+			}
+			listed := staged[i].set.Addr(netip.MustParseAddr("192.0.2.1"), 80)
+			own := staged[i].set.Addr(netip.MustParseAddr("192.0.2.129"), 80)
+			if allowed := staged[i].policy.Targets[0].Host == "192.0.2.0/24"; (listed.Verdict == matcher.Allow) != allowed ||
+				(own.Verdict == matcher.Allow) != (allowed && len(r.session.around.Load().Never) == 0) {
+				t.Errorf("change %d: phase %d: %+v, %+v", n, i, listed, own)
+			}
+		}
+	}
 }
