@@ -22,6 +22,7 @@ type race struct {
 	conn     *conn
 	addrs    []netip.Addr
 	next     int
+	place    int // in the worker's list
 	attempts [maxAttempts]attempt
 	live     int
 	stagger  poll.Timer
@@ -50,7 +51,8 @@ func (c *conn) dialTo(addrs []netip.Addr) {
 			d.attempts[i] = attempt{race: d, fd: -1}
 		}
 	}
-	d.conn, d.addrs, d.started = c, interleave(addrs), w.Now()
+	d.conn, d.addrs, d.started, d.place = c, interleave(addrs), w.Now(), len(w.racing)
+	w.racing = append(w.racing, d)
 	c.dial, c.state = d, dialling
 	w.limits.Start(&c.timer, c)
 	c.nextAttempt()
@@ -96,7 +98,7 @@ func (c *conn) nextAttempt() {
 	for d.next < len(d.addrs) && d.live < maxAttempts {
 		addr := d.addrs[d.next]
 		d.next++
-		if now != c.rules { // a switch came: an attempt that is under way ends when it is judged, and no other begins
+		if now != c.rules { // a switch came
 			s := c.subject()
 			s.address = addr
 			if refusal = c.session.flow(now, s); refusal.Verdict != matcher.Allow {
@@ -119,6 +121,31 @@ func (c *conn) nextAttempt() {
 		c.refuse(statusForbidden, refusal.Reason)
 	default:
 		c.dialFailed(d.failure)
+	}
+}
+
+// rejudge ends the attempts that r refuses: the kernel would go on to send them.
+func (d *race) rejudge(r *rules) {
+	c, refusal := d.conn, matcher.Decision{}
+	for i := range d.attempts {
+		a := &d.attempts[i]
+		if a.fd < 0 {
+			continue
+		}
+		s := c.subject()
+		s.address = a.addr
+		if one := c.session.flow(r, s); one.Verdict != matcher.Allow {
+			refusal = one
+			a.stop()
+		}
+	}
+	switch {
+	case refusal.Reason == "" || d.live > 0:
+	case d.next < len(d.addrs):
+		c.nextAttempt()
+	default:
+		c.rules, c.decision = r, refusal
+		c.refuse(statusForbidden, refusal.Reason)
 	}
 }
 
@@ -215,7 +242,13 @@ func (c *conn) stopDialling() {
 		}
 	}
 	d.conn, d.addrs, d.next, d.failure = nil, nil, 0, nil
-	c.worker.dials = append(c.worker.dials, d)
+	w := c.worker
+	last := len(w.racing) - 1
+	w.racing[d.place] = w.racing[last]
+	w.racing[d.place].place = d.place
+	w.racing[last] = nil
+	w.racing = w.racing[:last]
+	w.dials = append(w.dials, d)
 }
 
 // dialLate gives up on a target that took too long, look-up included.

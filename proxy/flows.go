@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,8 +46,13 @@ func (c *conn) unlist() {
 }
 
 // rejudge judges every tunnel of the session on this worker under r, resets those that r refuses, and returns how
-// many were cut and kept. What is still being set up is judged again when that is done.
+// many were cut and kept. What is still being set up is judged again when that is done; connects that r refuses end.
 func (w *worker) rejudge(s *Session, r *rules) (cut, kept int) {
+	for _, d := range slices.Backward(w.racing) { // those that end make place for later ones
+		if d.conn.session == s {
+			d.rejudge(r)
+		}
+	}
 	for c := s.tunnels[w.index]; c != nil; {
 		next := c.flow.next
 		if d := s.flow(r, c.subject()); d.Verdict != matcher.Allow {

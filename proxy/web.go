@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -330,36 +331,47 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 		opened.Close()
 	}
 	began := time.Now()
-	raw, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout, f.stillMay)
+	raw, done, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout, f.mayDial)
 	switch {
 	case errors.Is(err, errSwitched):
+		to := f.subject
+		to.address = f.addresses[0]
+		f.rules = s.rules()
+		if f.decision = s.flow(f.rules, to); f.decision.Verdict == matcher.Allow { // a third switch
+			return nil, f.refuse(dialFailure(err))
+		}
 		return nil, f.refuse(statusForbidden, f.decision.Reason)
 	case err != nil:
 		return nil, f.refuse(dialFailure(err))
 	}
+	defer done()
 	s.server.dialSeconds.Observe(time.Since(began).Seconds())
 	f.subject.address = raw.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	opened := s.web.add(s, raw, f.client, f.subject)
 	if !f.use(opened) {
-		opened.Close()
+		opened.reset(f.decision.Reason)
 		return nil, f.refuse(statusForbidden, f.decision.Reason)
 	}
 	return opened, nil
 }
 
-// stillMay reports whether an address that was judged may be dialled by the rules in force: a switch may have come since.
-func (f *webFlow) stillMay(a netip.Addr) bool {
+// mayDial reports whether an address that was judged may be dialled by the rules in force: a switch may have come since.
+// If so, one that comes from now on calls stop if it refuses the address, and waits for done.
+func (f *webFlow) mayDial(a netip.Addr, stop func()) (done func(), may bool) {
 	s := f.gate.session
-	now, to := s.rules(), f.subject
-	if now == f.rules {
-		return true
-	}
+	to := f.subject
 	to.address = a
-	d := s.flow(now, to)
-	if d.Verdict != matcher.Allow {
-		f.decision = d
+	done = s.web.addDial(to, stop)
+	// A switch before this line is seen here, one after it sees the dial.
+	now := s.rules()
+	if now == f.rules {
+		return done, true
 	}
-	return d.Verdict == matcher.Allow
+	if s.flow(now, to).Verdict != matcher.Allow {
+		done()
+		return nil, false
+	}
+	return done, true
 }
 
 // refuse returns what the client is told, and has the flow end with it.
@@ -461,7 +473,8 @@ func (u *webUpstream) address() netip.Addr {
 	return u.subject.address
 }
 
-// Close closes the connection and takes it out of the session's list.
+// Close closes the connection and takes it out of the session's list, once the kernel has sent everything: what it still
+// held would go on after a switch that refuses it.
 func (u *webUpstream) Close() error {
 	u.mu.Lock()
 	was := u.closed
@@ -470,6 +483,55 @@ func (u *webUpstream) Close() error {
 	if was {
 		return net.ErrClosed
 	}
+	if !u.unsent() {
+		return u.end()
+	}
+	if u.session.server.context.Err() != nil {
+		_ = u.SetLinger(0)
+		return u.end()
+	}
+	_ = u.SetDeadline(time.Now()) // nothing is written or read any more
+	_ = u.CloseWrite()
+	u.session.count(1)
+	u.session.server.running.Go(func() {
+		defer u.session.count(-1)
+		u.finish()
+	})
+	return nil
+}
+
+// finishTime is how long an upstream may take to read what its client has left.
+const finishTime = time.Minute
+
+// finish ends the connection when the kernel has sent everything, or a switch has ended it.
+func (u *webUpstream) finish() {
+	ctx, cancel := context.WithTimeout(u.session.server.context, finishTime)
+	defer cancel()
+	turn := time.NewTicker(endingTime)
+	defer turn.Stop()
+	for u.unsent() {
+		select {
+		case <-turn.C:
+		case <-ctx.Done():
+			_ = u.SetLinger(0)
+			_ = u.end()
+			return
+		}
+	}
+	_ = u.end()
+}
+
+// unsent reports whether the kernel holds bytes that it has not sent yet; it holds none once the connection has ended.
+func (u *webUpstream) unsent() (holds bool) {
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) { holds = unsentBytes(int(fd)) })
+	return holds
+}
+
+func (u *webUpstream) end() error {
 	u.session.web.remove(u)
 	return u.TCPConn.Close()
 }
@@ -477,7 +539,7 @@ func (u *webUpstream) Close() error {
 // reset ends the upstream, and the client too if a request is under way on it.
 func (u *webUpstream) reset(reason matcher.Reason) {
 	u.mu.Lock()
-	u.cut = reason
+	u.cut, u.closed = reason, true
 	client := u.client
 	if !u.busy {
 		client = nil
@@ -489,13 +551,52 @@ func (u *webUpstream) reset(reason matcher.Reason) {
 		_ = client.Close()
 	}
 	_ = u.SetLinger(0)
-	_ = u.Close()
+	_ = u.end()
 }
 
 // webFlows are the upstream connections of a session's HTTP clients.
 type webFlows struct {
-	mu   sync.Mutex // guards open
-	open map[*webUpstream]struct{}
+	mu    sync.Mutex // guards what follows
+	open  map[*webUpstream]struct{}
+	dials map[*webDial]struct{}
+}
+
+// webDial is a connect that is under way.
+type webDial struct {
+	subject subject
+	stop    func()
+	done    chan struct{} // closed once it has failed, or its connection is in open or closed
+}
+
+// addDial has a switch that refuses subject call stop, and wait until done is called.
+func (w *webFlows) addDial(subject subject, stop func()) (done func()) {
+	d := &webDial{subject, stop, make(chan struct{})}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.dials == nil {
+		w.dials = make(map[*webDial]struct{})
+	}
+	w.dials[d] = struct{}{}
+	return func() {
+		w.mu.Lock()
+		delete(w.dials, d)
+		w.mu.Unlock()
+		close(d.done)
+	}
+}
+
+// stopDials ends the connects that r refuses, which the kernel would go on to send.
+func (w *webFlows) stopDials(s *Session, r *rules) {
+	w.mu.Lock()
+	dials := slices.Collect(maps.Keys(w.dials))
+	w.mu.Unlock()
+	dials = slices.DeleteFunc(dials, func(d *webDial) bool { return s.flow(r, d.subject).Verdict == matcher.Allow })
+	for _, d := range dials {
+		d.stop()
+	}
+	for _, d := range dials {
+		<-d.done
+	}
 }
 
 func (w *webFlows) add(s *Session, c *net.TCPConn, client net.Conn, subject subject) *webUpstream {
@@ -529,8 +630,9 @@ func (w *webFlows) all() []*webUpstream {
 	return all
 }
 
-// rejudge judges every upstream connection under r and resets those that r refuses.
+// rejudge judges every upstream connection under r, those that are being opened too, and resets those that r refuses.
 func (w *webFlows) rejudge(s *Session, r *rules) (cut, kept int) {
+	w.stopDials(s, r)
 	for _, u := range w.all() {
 		if w.judge(s, r, u) {
 			kept++
@@ -572,13 +674,16 @@ func (w *webFlows) describe() (all []control.Flow) {
 
 var errSwitched = errors.New("no address may be dialled any more")
 
-// dialAny connects to one of addrs, all judged, as [race] does for tunnels. Those that may says no to are passed over; if
-// that are all, the error is errSwitched. may is called for one after the other.
-func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Duration, may func(netip.Addr) bool) (*net.TCPConn, error) {
+// dialAny connects to one of addrs, all judged, as [race] does for tunnels. It asks may before each, one after the other.
+// What may says no to is passed over; if that are all, the error is errSwitched. To what it says yes to, the connect ends
+// when stop is called; then done is. The caller calls that of the connection that is returned.
+func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Duration,
+	may func(a netip.Addr, stop func()) (done func(), ok bool)) (_ *net.TCPConn, done func(), _ error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	type result struct {
 		conn net.Conn
+		done func()
 		err  error
 	}
 	addrs = interleave(addrs)
@@ -586,22 +691,32 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 	var dialer net.Dialer
 	pending, next := 0, 0
 	start := func() {
-		for next < len(addrs) && !may(addrs[next]) {
+		for next < len(addrs) {
+			ctx, stop := context.WithCancelCause(ctx)
+			to := netip.AddrPortFrom(addrs[next], port).String()
+			done, ok := may(addrs[next], func() { stop(errSwitched) })
 			next++
-		}
-		if next == len(addrs) {
+			if !ok {
+				stop(nil)
+				continue
+			}
+			pending++
+			go func() {
+				defer stop(nil)
+				c, err := dialer.DialContext(ctx, "tcp", to)
+				if err != nil {
+					done()
+					if context.Cause(ctx) == errSwitched {
+						err = errSwitched
+					}
+				}
+				results <- result{c, done, err}
+			}()
 			return
 		}
-		to := netip.AddrPortFrom(addrs[next], port).String()
-		next++
-		pending++
-		go func() {
-			c, err := dialer.DialContext(ctx, "tcp", to)
-			results <- result{c, err}
-		}()
 	}
 	if start(); pending == 0 {
-		return nil, errSwitched
+		return nil, nil, errSwitched
 	}
 	stagger := time.NewTicker(attemptDelay)
 	defer stagger.Stop()
@@ -619,13 +734,14 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 					for range pending {
 						if late := <-results; late.err == nil {
 							late.conn.Close()
+							late.done()
 						}
 					}
 				}()
-				return r.conn.(*net.TCPConn), nil
+				return r.conn.(*net.TCPConn), r.done, nil
 			}
 			if start(); pending == 0 {
-				return nil, r.err
+				return nil, nil, r.err
 			}
 		}
 	}

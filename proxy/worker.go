@@ -36,7 +36,8 @@ type worker struct {
 	room    int64 // so many may be
 	conns   []*conn
 	ended   []*conn // of which conns are made, see reap
-	dials   []*race
+	dials   []*race // of which races are made
+	racing  []*race // those under way
 
 	heads    *poll.Queue // a request head must be complete in time
 	limits   *poll.Queue // a look-up and dial must be done in time
