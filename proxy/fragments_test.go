@@ -60,9 +60,7 @@ func TestFragments(t *testing.T) {
 					r.redirect("127.0.0.1:" + port)
 				}
 				for range 30 {
-					r.session.learned.mu.Lock()
-					r.session.learned.names = nil
-					r.session.learned.mu.Unlock()
+					r.forgetNames()
 					if way == "redirected" {
 						r.session.learned.add("ok.test", []netip.Addr{netip.MustParseAddr("127.0.0.1")})
 					}
@@ -132,4 +130,24 @@ func refragment(hello string, size int) string {
 		out.Write(part)
 	}
 	return out.String()
+}
+
+// forgetNames makes the session one that has looked nothing up. A run of look-ups that is under way has done so, and must
+// not be joined by the next client.
+func (r *rig) forgetNames() {
+	r.Helper()
+	running := func() bool {
+		r.session.exact.mu.Lock()
+		defer r.session.exact.mu.Unlock()
+		return r.session.exact.rules != nil
+	}
+	for deadline := time.Now().Add(time.Minute); running(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.Fatal("a run of look-ups does not end")
+		}
+	}
+	l := &r.session.learned
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names, l.bytes = nil, 0
 }
