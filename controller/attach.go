@@ -156,7 +156,7 @@ func (c *Controller) establish(ctx context.Context, m *member) (proxied control.
 	if proxied, err = c.tellSidecar(ctx, m, plan); err != nil {
 		return proxied, false, err
 	}
-	if err := m.layers(func(l Layer) error { return l.Install(plan, m.record.Phase) }); err != nil {
+	if err := m.stages(func(l Layer) error { return l.Install(plan, m.record.Phase) }); err != nil {
 		return proxied, true, err
 	}
 	m.plan, m.restage = plan, false

@@ -67,9 +67,11 @@ func (w *world) steps() []string {
 	defer w.mu.Unlock()
 	steps := w.journal
 	w.journal = nil
-	// Gate and guard do at once what they both do.
+	// Gate and guard do at once what they both do, but for what a guard counts on.
 	for i := 1; i < len(steps); i++ {
-		if what, ok := strings.CutPrefix(steps[i-1], "guard "); ok && steps[i] == "gate "+what {
+		what, ok := strings.CutPrefix(steps[i-1], "guard ")
+		inTurn := strings.HasPrefix(what, "install") || strings.HasPrefix(what, "stage")
+		if ok && !inTurn && steps[i] == "gate "+what {
 			steps[i-1], steps[i] = steps[i], steps[i-1]
 		}
 	}

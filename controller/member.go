@@ -90,7 +90,16 @@ func (m *member) session() string {
 	return m.record.ID + "." + strings.ReplaceAll(m.record.Namespace, ":", "-")
 }
 
-// layers calls do for the layers in the kernel, all at once, for none of them needs another.
+// stages calls do for the layers in the kernel one after another, the gate first: a guard that lets frames out counts on
+// a gate that refuses those that would change behind it.
+func (m *member) stages(do func(Layer) error) error {
+	if err := do(m.net.Gate()); err != nil {
+		return err
+	}
+	return do(m.net.Guard())
+}
+
+// layers calls do for the layers in the kernel, all at once, where none of them needs another.
 func (m *member) layers(do func(Layer) error) error {
 	both := [...]Layer{m.net.Gate(), m.net.Guard()}
 	errs := make([]error, len(both))

@@ -92,7 +92,7 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	const doing = "switching"
 	if plan != m.plan || m.restage {
 		m.restage = true // until it is in force, the layers hold two
-		if err := m.layers(func(l Layer) error { return l.Stage(plan) }); err != nil {
+		if err := m.stages(func(l Layer) error { return l.Stage(plan) }); err != nil {
 			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.name(), err)
 		}
 	}

@@ -497,7 +497,7 @@ func (a *attacker) tryUnder(t *testing.T, p *attempts.Policy) {
 		return
 	}
 	err := a.ns.Do(func() error {
-		out, err := exec.Command("nft", "delete", "table", "inet", "sluice").CombinedOutput()
+		out, err := exec.Command("nft", "delete table inet sluice; add table netdev sluice; delete table netdev sluice").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}

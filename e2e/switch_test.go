@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -283,6 +284,16 @@ func (s *switched) startProbers(own netip.Addr) {
 			gateway = docker0.HardwareAddr
 		}
 		return err
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	// The gate would refuse all of them, and the guard were not tried.
+	if err := s.load.ns.Do(func() error {
+		out, err := exec.Command("nft", "delete", "table", "netdev", "sluice").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
 	}); err != nil {
 		s.t.Fatal(err)
 	}

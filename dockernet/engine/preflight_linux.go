@@ -27,6 +27,10 @@ func HostProblems() []Problem {
 		return append(list, p) // the rest would fail for this alone
 	}
 	list = append(list, tryKernel(features)...)
+	for _, p := range tryKernel(helpful) {
+		p.Warning = true
+		list = append(list, p)
+	}
 	if p, found := bridgeProblem("/"); found {
 		list = append(list, p)
 	}
@@ -104,6 +108,12 @@ var features = []feature{
 	{"conntrack", "cannot end connections", "INET_DIAG_DESTROY, INET_UDP_DIAG, NF_CT_NETLINK", cut.Check},
 }
 
+// helpful are features without which containers can do a little more than their policies say.
+var helpful = []feature{
+	{"nftables", "cannot refuse frames that workloads make themselves, which can have it write over ports and parts of IPv6 addresses",
+		"NETFILTER_EGRESS (Linux 5.16), IP_ROUTE_CLASSID", rules("netdev", "egress", &expr.Meta{Key: expr.MetaKeyRTCLASSID, Register: 1})},
+}
+
 // tryKernel tries features in one namespace that ends with it.
 func tryKernel(features []feature) []Problem {
 	var list []Problem
@@ -145,7 +155,7 @@ func rules(kind, hook string, exprs ...expr.Any) func() error {
 			table.Family = nftables.TableFamilyARP
 		}
 		chain.Hooknum = map[string]*nftables.ChainHook{
-			"output": nftables.ChainHookOutput, "ingress": nftables.ChainHookIngress, "forward": nftables.ChainHookForward,
+			"output": nftables.ChainHookOutput, "ingress": nftables.ChainHookIngress, "egress": nftables.ChainHookEgress, "forward": nftables.ChainHookForward,
 			"input": nftables.ChainHookRef(0),
 		}[hook]
 		c.AddTable(table)

@@ -1,9 +1,9 @@
 // Package gate keeps the nftables rules inside a container's network namespace: they decide by address what goes
 // straight to its destination, what goes to the session's listeners, and what goes nowhere.
 //
-// All is in one table. [Spec] says what the rules shall mean, [Listing] shows them, and a [Gate] puts them into a
-// namespace. The rules of every phase are there from the start; which of them are in force is said in a few chains, and
-// a switch changes only those, in one transaction.
+// All but a few rules for frames is in one table. [Spec] says what the rules shall mean, [Listing] shows those of the
+// table, and a [Gate] puts them into a namespace. The rules of every phase are there from the start; which of them are
+// in force is said in a few chains, and a switch changes only those, in one transaction.
 //
 // # How a packet goes
 //
@@ -17,4 +17,7 @@
 // So two phases in force at once let through what both allow, and a chain that comes to its end has refused. Packets
 // of open connections are judged like all others: nothing is accepted for being established. What a phase lets go
 // straight is said by package direct.
+//
+// Frames that the workload makes itself, past all of this, do not leave unless all phases are public: see package guard
+// about checksums. Raw IP sockets are the kernel's, and go the same way as others.
 package gate

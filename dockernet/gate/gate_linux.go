@@ -12,7 +12,7 @@ import (
 )
 
 // Gate is the table inside one namespace. Its methods may be called by any number of goroutines; they run one after
-// another. Nothing else may change the table. It keeps a socket open in the namespace, until [Gate.Close].
+// another. Nothing else may change its tables. It keeps a socket open in the namespace, until [Gate.Close].
 //
 // What a method changes of the rules in force, it changes in one transaction of rules only, so that no packet ever
 // meets a part of it; an error means that nothing of it has happened, unless the kernel's answer was lost. Then what
@@ -38,6 +38,7 @@ type stage struct {
 	fixed      []nft.Chain // those that go with it
 	refs       [policy.PhaseCount]ref
 	objects    nft.Objects
+	frames     bool // frames that the workload makes are refused
 }
 
 // New returns the gate of a namespace. The namespace stays the caller's and must be open for as long as the gate is
@@ -182,6 +183,7 @@ func (g *Gate) Remove() error {
 	return g.do("remove", func() error {
 		b := new(nft.Batch)
 		b.DeleteTable(tableID)
+		b.DeleteTable(framesID)
 		if err := g.kernel.Send(b); err != nil {
 			return err
 		}
@@ -204,10 +206,7 @@ func (g *Gate) Close() {
 func (g *Gate) do(what string, f func() error) error {
 	var err error
 	if g.kernel == nil {
-		err = g.ns.Do(func() (err error) {
-			g.kernel, err = nft.Dial()
-			return err
-		})
+		err = g.dial()
 	}
 	if err == nil {
 		err = f()
@@ -220,6 +219,18 @@ func (g *Gate) do(what string, f func() error) error {
 		g.kernel = nil
 	}
 	return fmt.Errorf("%s gate in network namespace %v: %w", what, g.ns.ID(), err)
+}
+
+// dial opens a connection, in place of one that is of no more use.
+func (g *Gate) dial() error {
+	if g.kernel != nil {
+		_ = g.kernel.Close()
+		g.kernel = nil
+	}
+	return g.ns.Do(func() (err error) {
+		g.kernel, err = nft.Dial()
+		return err
+	})
 }
 
 // stage gives the kernel the sets and chains of a new generation, to which nothing leads yet.
@@ -242,11 +253,16 @@ func (g *Gate) stage(s *Spec) error {
 	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	staged := &stage{generation: next, fixed: base, refs: refs, objects: t.Objects()}
+	staged := &stage{generation: next, fixed: base, refs: refs, objects: t.Objects(), frames: s.holdsFrames()}
 	if err := g.kernel.Verify(tableID, t.Sets); err != nil {
 		d := new(nft.Batch)
 		d.Delete(tableID, staged.objects)
 		return errors.Join(err, g.kernel.Send(d))
+	}
+	if staged.frames {
+		if err := g.holdFrames(); err != nil {
+			return fmt.Errorf("refuse frames of the workload's: %w", err)
+		}
 	}
 	g.staged, g.listeners = staged, s.Listeners
 	g.older = generations(there)
@@ -259,6 +275,9 @@ func (g *Gate) enforce(r ref) error {
 	if g.current == nil || g.current.generation != r.generation {
 		b.AddChains(tableID, g.staged.fixed...)
 		b.Replace(tableID, g.staged.fixed...)
+		if !g.staged.frames {
+			b.DeleteTable(framesID)
+		}
 	}
 	b.Replace(tableID, inForce(r)...)
 	b.Delete(tableID, g.older)

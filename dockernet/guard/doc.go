@@ -40,10 +40,18 @@
 //     or has come in. They are not bounded, and end it.
 //   - Answers to what has come in, with errors that quote it, as [policy.Inbound] says. They are not bounded.
 //
-// With raw sockets (CAP_NET_RAW) a container can also ask for a checksum at a place of its choice (PACKET_VNET_HDR of
-// packet(7), and metadata of AF_XDP since Linux 6.8). The kernel or the network card writes these two bytes when the
-// frame leaves the host, after everything was judged: two bytes of an IPv6 destination, or the port of either family,
-// of packets to what is allowed. In an IPv4 address they would make the header's own checksum wrong, so that the next
-// router drops it. Answers do not come back through address translation. No rule sees where that place is; a container
-// without CAP_NET_RAW cannot do it.
+// # Checksums
+//
+// With CAP_NET_RAW a workload can make frames that ask for a checksum at a place of its choice (PACKET_VNET_HDR of
+// packet(7)). The kernel or the network card writes these two bytes when the frame leaves the host, after everything was
+// judged: two bytes of an IPv6 destination, or the port of either family. In an IPv4 address they would make the
+// header's own checksum wrong, so that the next router drops it. No rule on the host sees where that place is, and to
+// fill in all checksums on the way would cost every container its segmentation offload. So package gate does not let
+// such frames out: at its interfaces in the container only what has a route may leave, which the kernel gives to all that
+// its sockets send, and to none that a packet socket sends. It does so if any phase is not public.
+//
+// That does not hold where the kernel is older than Linux 5.16, or under policies that are public in all phases: there
+// the addresses and ports that public closes can be written over others. And since Linux 6.8 sockets of AF_XDP can ask
+// for checksums too (XDP_TXMD_FLAGS_CHECKSUM), and pass all hooks of the container's. Answers to such packets do not
+// come back through address translation. A container without CAP_NET_RAW can do none of this.
 package guard

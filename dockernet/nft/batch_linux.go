@@ -83,7 +83,7 @@ func (b *Batch) AddCounters(id ID, names ...string) {
 // hooks are the numbers of places by family, NF_INET_ in linux/netfilter.h and NF_ARP_ in linux/netfilter_arp.h.
 var hooks = map[string]uint32{
 	"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4,
-	"netdev ingress": 0, "arp input": 0,
+	"netdev ingress": 0, "netdev egress": 1, "arp input": 0,
 }
 
 // AddChains makes chains, without their rules. Those that are there stay. A base chain sees packets at once: until the

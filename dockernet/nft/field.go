@@ -83,6 +83,10 @@ var (
 	Family   = &Field{name: "meta nfproto", base: inMeta, key: 15, size: 1}
 	Protocol = &Field{name: "meta l4proto", base: inMeta, key: 16, size: 1}
 
+	// RouteClass is there only if the packet has a route, as all have that the kernel made. The kernel knows no more of
+	// it than zero where nobody has given routes a class.
+	RouteClass = &Field{name: "meta rtclassid", base: inMeta, key: 13, size: 4, native: true}
+
 	CTState     = &Field{name: "ct state", base: inCT, key: 0, size: 4, native: true}
 	CTDirection = &Field{name: "ct direction", base: inCT, key: 1, size: 1}
 	CTStatus    = &Field{name: "ct status", base: inCT, key: 2, size: 4, native: true}

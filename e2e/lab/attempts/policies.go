@@ -59,6 +59,8 @@ type Policy struct {
 	names bool
 	// noQUIC: UDP 443 is refused but to local addresses.
 	noQUIC bool
+	// anyFrames: the gate leaves it to the guard what the workload sends past its own kernel.
+	anyFrames bool
 }
 
 var (
@@ -81,7 +83,7 @@ var Allowlist = &Policy{Name: "allowlist", Document: allowlistDocument, open: [t
 
 // Policies are those under which everything is tried.
 var Policies = []*Policy{
-	{Name: "public", Document: `"public"`, open: everything, straight: everything, names: true},
+	{Name: "public", Document: `"public"`, open: everything, straight: everything, names: true, anyFrames: true},
 	{Name: "public-before-names", Document: `{"baseline_network_policy":"public","run_network_policy":` + allowlistDocument + `}`,
 		open: everything, straight: near, names: true, Next: Allowlist},
 	{Name: "no-network", Document: `"no-network"`},
@@ -95,6 +97,9 @@ var Policies = []*Policy{
 // Passes says what must pass under the policy, and what may. Without a gate there is no proxy either, and only what
 // the guard takes for the direct plane passes.
 func (p *Policy) Passes(a *Attempt, internal, gate bool) (must, may bool) {
+	if a.Network == "frame" && gate && !p.anyFrames {
+		return false, false
+	}
 	local := a.Near()
 	straight := p.straight[a.Whom] && (local || !internal)
 	switch a.Way {
