@@ -296,8 +296,9 @@ func (e *real) testRefusals(t *testing.T) {
 		{"volume", "", container.HostConfig{Binds: []string{"run:/r"}}, []Kind{SocketMount}},
 		{"other_volume", "", container.HostConfig{Binds: []string{"data:/data"}}, nil},
 		{"restart", "", container.HostConfig{RestartPolicy: container.RestartPolicy{Name: "always"}}, []Kind{RestartPolicy}},
-		{"managed", "", container.HostConfig{NetworkMode: container.NetworkMode(managed.Name), DNS: []string{"198.51.100.53"},
-			RestartPolicy: container.RestartPolicy{Name: "always"}}, nil},
+		{"managed", "", container.HostConfig{NetworkMode: container.NetworkMode(managed.Name), DNS: []string{"198.51.100.53"}}, nil},
+		{"managed_restart", "", container.HostConfig{NetworkMode: container.NetworkMode(managed.Name), DNS: []string{"198.51.100.53"},
+			RestartPolicy: container.RestartPolicy{Name: "always"}}, []Kind{RestartPolicy}}, // no rules before the engine
 		{"managed_dns", "", container.HostConfig{NetworkMode: container.NetworkMode(managed.Name)}, []Kind{EngineDNS}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
