@@ -16,6 +16,7 @@ import (
 
 	"sluice/e2e/agentcompass"
 	"sluice/e2e/lab/client"
+	"sluice/e2e/lab/internet"
 )
 
 // waitLimit is how long a script waits for something to become true, and for a command in a task.
@@ -29,6 +30,8 @@ type script struct {
 	// switched is the last change of phase, and streamed how many bytes each tick stream had sent by then.
 	switched agentcompass.Switch
 	streamed map[string]int
+	// before is what had reached the internet when the script began: other tests send there on purpose.
+	before internet.Counts
 }
 
 type scriptKey struct{}
@@ -221,26 +224,27 @@ func (s *script) tunnelCut(ts *testscript.TestScript, id string) {
 	})
 }
 
-// cmdInternetSaw compares what reached the internet: internet-saw dns|connections|packets WHAT COUNT|some.
+// cmdInternetSaw compares what reached the internet since the script began: internet-saw dns|connections|packets WHAT COUNT|some.
 func cmdInternetSaw(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 3 || neg {
 		ts.Fatalf("usage: internet-saw dns NAME | connections ADDRESS:PORT | packets ADDRESS, then a number or 'some'")
 	}
-	counts, err := lab.Internet.Counts()
-	ts.Check(err)
-	var got int
+	var count func(internet.Counts) int
 	switch args[0] {
 	case "dns":
-		got = counts.Questions(args[1])
+		count = func(c internet.Counts) int { return c.Questions(args[1]) }
 	case "connections":
-		got = counts.Connections[args[1]]
+		count = func(c internet.Counts) int { return c.Connections[args[1]] }
 	case "packets":
 		addr, err := netip.ParseAddr(args[1])
 		ts.Check(err)
-		got = counts.PacketsTo(addr)
+		count = func(c internet.Counts) int { return c.PacketsTo(addr) }
 	default:
 		ts.Fatalf("the internet counts dns, connections and packets, not %q", args[0])
 	}
+	counts, err := lab.Internet.Counts()
+	ts.Check(err)
+	got := count(counts) - count(scriptOf(ts).before)
 	if args[2] == "some" {
 		if got == 0 {
 			ts.Fatalf("the internet saw no %s of %s", args[0], args[1])

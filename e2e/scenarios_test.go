@@ -51,6 +51,10 @@ func params(t *testing.T) testscript.Params {
 		Cmds:               commands,
 		Setup: func(env *testscript.Env) error {
 			s := newScript()
+			var err error
+			if s.before, err = lab.Internet.Counts(); err != nil {
+				return err
+			}
 			env.Values[scriptKey{}] = s
 			env.Setenv("DOCKER_HOST", lab.DockerHost())
 			env.Setenv("SLUICE_IMAGE", *proxyImage)
