@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -156,14 +155,6 @@ type switched struct {
 	now       string // the phase
 }
 
-// arrival is a packet of the load that may not come in every phase.
-type arrival struct {
-	at       time.Time
-	allowed  allowed
-	from, to netip.AddrPort
-	opens    bool // without a payload
-}
-
 // change is one switch.
 type change struct {
 	to              string
@@ -305,81 +296,6 @@ func (s *switched) startProbers(own netip.Addr) {
 				s.t.Error(err)
 			}
 		})
-	}
-}
-
-// see is told of every packet that arrives.
-func (s *switched) see(p *internet.Packet) {
-	for _, prober := range s.probers {
-		for a := always; a <= never; a++ {
-			if p.To.Addr() != prober.address(a) {
-				continue
-			}
-			switch {
-			case a == never:
-				s.t.Errorf("prober %s: a packet for %v arrived", prober.name, p.To)
-			case prober.name != "tunnels" && len(p.Payload) >= 8:
-				prober.seen = append(prober.seen, bigEndian(p.Payload))
-			}
-			return
-		}
-	}
-	if p.Length == 0 && !p.SYN {
-		return
-	}
-	a, ok := s.allowedAt(p)
-	if ok {
-		s.arrivals = append(s.arrivals, arrival{at: p.Time, allowed: a, from: p.From, to: p.To, opens: p.Length == 0})
-	}
-}
-
-func bigEndian(b []byte) (n uint64) {
-	for _, x := range b[:8] {
-		n = n<<8 | uint64(x)
-	}
-	return n
-}
-
-// addresses has all far ends of the load.
-var addresses = func() map[netip.Addr]allowed {
-	all := map[netip.Addr]allowed{}
-	for k := byConnect; k < inbound; k++ {
-		for a := always; a < never; a++ {
-			for i := range perKind {
-				all[address(k, a, i)] = a
-			}
-		}
-	}
-	return all
-}()
-
-func (s *switched) allowedAt(p *internet.Packet) (allowed, bool) {
-	if a, ok := addresses[p.To.Addr()]; ok {
-		return a, true // also from the published port: the engine's network gives what leaves it the same address, and any port
-	}
-	return inRun, p.TCP && p.From == s.load.published // an answer to the internet's connection
-}
-
-// TestPublishedPortLeaves: a connection of the sidecar may leave from the very port that the container has published.
-func TestPublishedPortLeaves(t *testing.T) {
-	s := &switched{load: &workload{published: netip.MustParseAddrPort("100.64.0.1:32768")}}
-	own, other := s.load.published, netip.MustParseAddrPort("100.64.0.1:32770")
-	outside := netip.MustParseAddrPort("100.64.0.2:40000")
-	evaluation := netip.AddrPortFrom(address(byTLS, inEvaluation, 17), internet.PortHTTPS)
-	for name, test := range map[string]struct {
-		packet internet.Packet
-		want   allowed
-		known  bool
-	}{
-		"answer":         {internet.Packet{TCP: true, From: own, To: outside}, inRun, true},
-		"flow":           {internet.Packet{TCP: true, From: other, To: evaluation}, inEvaluation, true},
-		"flow-same-port": {internet.Packet{TCP: true, From: own, To: evaluation}, inEvaluation, true},
-		"another":        {internet.Packet{TCP: true, From: other, To: outside}, inRun, false},
-		"look-up":        {internet.Packet{From: own, To: netip.AddrPortFrom(internet.Resolver, 53)}, inRun, false},
-	} {
-		if a, known := s.allowedAt(&test.packet); known != test.known || known && a != test.want {
-			t.Errorf("%s: allowed %v, known %v; want %v, %v", name, a, known, test.want, test.known)
-		}
 	}
 }
 
@@ -566,7 +482,13 @@ func (s *switched) finish(lenient bool) {
 		}
 		p.check(t, spans, inRun.String(), lenient)
 	}
-	s.checkArrivals()
+	wrong := s.wrongArrivals()
+	for _, w := range wrong[:min(len(wrong), 10)] {
+		t.Error(w)
+	}
+	if len(wrong) > 10 {
+		t.Errorf("%d packets in all", len(wrong))
+	}
 	took := make([]time.Duration, 0, len(s.changes))
 	for _, c := range s.changes {
 		took = append(took, c.answered.Sub(c.began))
@@ -574,50 +496,4 @@ func (s *switched) finish(lenient bool) {
 	slices.Sort(took)
 	t.Logf("%d switches, from the caller's side: median %v, longest %v; %d packets of the load looked at", len(took),
 		took[len(took)/2].Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond), len(s.arrivals))
-}
-
-// checkArrivals checks that nothing of a refused flow arrived from shortly after the answer on: nothing at all before
-// the next switch, and nothing of that very flow for as long as it is watched.
-func (s *switched) checkArrivals() {
-	s.t.Helper()
-	type ends struct{ from, to netip.AddrPort }
-	live, dead := map[ends]allowed{}, map[ends]time.Time{}
-	phase, next := inRun.String(), 0
-	wrong := 0
-	slices.SortStableFunc(s.arrivals, func(a, b arrival) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
-	for _, p := range s.arrivals {
-		for next < len(s.changes) && p.at.After(s.changes[next].answered.Add(settled)) {
-			c := s.changes[next]
-			phase = c.to
-			for flow, a := range live {
-				if !a.in(phase) {
-					dead[flow] = c.answered
-					delete(live, flow)
-				}
-			}
-			next++
-		}
-		flow := ends{p.from, p.to}
-		if p.opens {
-			delete(dead, flow)
-		}
-		answered, refused := dead[flow]
-		switching := next < len(s.changes) && p.at.After(s.changes[next].began)
-		switch {
-		case refused && !p.opens && p.at.Before(answered.Add(watched)):
-			wrong++
-		case !switching && !p.allowed.in(phase):
-			wrong++
-		default:
-			live[flow] = p.allowed
-			continue
-		}
-		if wrong <= 10 {
-			s.t.Errorf("%v after the last answer a packet from %v arrived for %v, allowed %v, in phase %q",
-				p.at.Sub(s.changes[next-1].answered), p.from, p.to, p.allowed, phase)
-		}
-	}
-	if wrong > 10 {
-		s.t.Errorf("%d packets in all", wrong)
-	}
 }

@@ -21,7 +21,7 @@ type Packet struct {
 	// Time is the kernel's, by the same clock as time.Now, when the packet came in.
 	Time     time.Time
 	TCP      bool
-	SYN      bool // of a TCP packet without ACK
+	SYN      bool // of a TCP packet: it opens a connection or is the answer to one that does
 	From, To netip.AddrPort
 	// Length is that of the payload in bytes, whatever the packet is: a reset may have one.
 	Length int
@@ -191,7 +191,7 @@ func (p *Packet) parse(b []byte) bool {
 	switch {
 	case protocol == unix.IPPROTO_TCP && len(b) >= 20:
 		header = int(b[12]>>4) * 4
-		p.TCP, p.SYN = true, b[13]&0x12 == 0x02
+		p.TCP, p.SYN = true, b[13]&0x02 != 0
 	case protocol == unix.IPPROTO_UDP && len(b) >= 8:
 	default:
 		return false
