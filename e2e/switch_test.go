@@ -36,6 +36,9 @@ const (
 	hurried = time.Second
 	// proberFlows is how many connections of the probers may be open at a moment, sockets and tunnels.
 	proberFlows = 3
+	// lateEchoes is how many UDP flows over IPv6 an earlier switch may have cut while an echo was on its way: no
+	// translation keeps it from the container, where phase run lets it in as a new inbound flow.
+	lateEchoes = perKind / 2
 	// watched is how long after the answer nothing may arrive.
 	watched = 2 * time.Second
 )
@@ -377,8 +380,8 @@ func (s *switched) turn(to allowed) {
 			proxied++
 		}
 	}
-	if refused := s.endRefused(); receipt.FlowsCut < proxied || receipt.FlowsCut > refused+proberFlows || before < 200 {
-		t.Errorf("switch to %v: %d of %d flows cut, want %d to %d of at least 200", to, receipt.FlowsCut, before, proxied, refused)
+	if refused := s.endRefused(); receipt.FlowsCut < proxied || receipt.FlowsCut > refused+proberFlows+lateEchoes || before < 200 {
+		t.Errorf("switch to %v: %d of %d flows cut, want %d to %d of at least 200", to, receipt.FlowsCut, before, proxied, refused+proberFlows+lateEchoes)
 	}
 	s.checkAlive(func(*flow) bool { return true })
 	s.openAll(to)
