@@ -72,6 +72,10 @@ lint: ## gofmt, go vet, staticcheck
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
+.PHONY: vulncheck
+vulncheck: ## known vulnerabilities in what the code calls, but for those that docs/dependencies.md explains
+	@scripts/vulncheck
+
 .PHONY: images
 images: build ## load sluice-proxy:dev and sluice:dev into the engine that DOCKER_HOST names
 	go run ./images/load bin/sluice-proxy bin/sluice
