@@ -33,9 +33,10 @@ type Config struct {
 	Collectors []prometheus.Collector
 }
 
-// sidecarTimeout is how long a sidecar may take for one step of a switch. It needs milliseconds; one that does not
-// answer hangs, and the container is quarantined.
-const sidecarTimeout = 5 * time.Second
+// sidecarTimeout is how long the sidecar may take for one step of a switch, after which the container is quarantined. It
+// needs milliseconds; one that does not answer hangs, and is replaced: there is room here for its time to answer
+// (sidecar.Timing.Call) and for the start of the next one.
+const sidecarTimeout = 10 * time.Second
 
 // parallel is how many containers are looked after at a time where nobody waits for one of them.
 const parallel = 8

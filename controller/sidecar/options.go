@@ -81,7 +81,7 @@ type Limits struct {
 type Timing struct {
 	Start   time.Duration // for a new sidecar to be reachable; 30 s
 	Adopt   time.Duration // for a running one to find a controller that was restarted; 5 s
-	Call    time.Duration // for a sidecar to do as it is told, before it counts as hung; 10 s
+	Call    time.Duration // for a sidecar to do as it is told, before it counts as hung; 3 s
 	Health  time.Duration // between two checks; 1 s
 	Healthy time.Duration // for a check to succeed; two that do not in a row make a sidecar hung; 3 s
 	Drain   time.Duration // how long an old sidecar may keep its flows after an upgrade; 1 h
@@ -120,7 +120,7 @@ func (o *Options) setDefaults() error {
 	}
 	l, t := &o.Limits, &o.Timing
 	l.Memory, l.PIDs, l.Files = cmp.Or(l.Memory, 1<<30), cmp.Or(l.PIDs, 256), cmp.Or(l.Files, maxFiles())
-	t.Start, t.Adopt, t.Call = cmp.Or(t.Start, 30*time.Second), cmp.Or(t.Adopt, 5*time.Second), cmp.Or(t.Call, 10*time.Second)
+	t.Start, t.Adopt, t.Call = cmp.Or(t.Start, 30*time.Second), cmp.Or(t.Adopt, 5*time.Second), cmp.Or(t.Call, 3*time.Second)
 	t.Health, t.Healthy = cmp.Or(t.Health, time.Second), cmp.Or(t.Healthy, 3*time.Second)
 	t.Drain, t.Backoff = cmp.Or(t.Drain, time.Hour), cmp.Or(t.Backoff, 5*time.Second)
 	return nil
