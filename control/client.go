@@ -102,6 +102,11 @@ func (c *Client) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return c.peer().Events(ctx, "/v1/events")
 }
 
+// Subscribe is [Client.Events] for those who must miss nothing, see [Peer.Subscribe].
+func (c *Client) Subscribe(ctx context.Context) (iter.Seq2[Event, error], error) {
+	return c.peer().Subscribe(ctx, "/v1/events")
+}
+
 // perSession calls a path below a session's.
 func perSession[T any](ctx context.Context, c *Client, method, id, rest string, body any) (T, error) {
 	if err := CheckID(id); err != nil {

@@ -61,16 +61,28 @@ func (p Peer) Text(ctx context.Context, path string) (string, error) {
 // error. A reader that falls too far behind gets one that says so.
 func (p Peer) Events(ctx context.Context, path string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		resp, err := p.send(ctx, http.MethodGet, path, nil)
+		events, err := p.Subscribe(ctx, path)
 		if err != nil {
 			yield(Event{}, err)
 			return
 		}
+		events(yield)
+	}
+}
+
+// Subscribe is [Peer.Events] for those who must miss nothing: when it returns, the other side collects events for the
+// caller, who reads them once, to the end or not, or ends ctx.
+func (p Peer) Subscribe(ctx context.Context, path string) (iter.Seq2[Event, error], error) {
+	resp, err := p.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			yield(Event{}, failed(ctx, resp))
-			return
-		}
+		return nil, failed(ctx, resp)
+	}
+	return func(yield func(Event, error) bool) {
+		defer resp.Body.Close()
 		dec := json.NewDecoder(resp.Body)
 		for {
 			var line struct {
@@ -92,7 +104,7 @@ func (p Peer) Events(ctx context.Context, path string) iter.Seq2[Event, error] {
 				return
 			}
 		}
-	}
+	}, nil
 }
 
 func (p Peer) send(ctx context.Context, method, path string, body any) (*http.Response, error) {

@@ -151,12 +151,9 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 	for role, image := range t.Images {
 		images[lifecycle.Role(role)] = image
 	}
-	r.engine = &docker.Engine{Docker: engine, Controller: taskController{g.client(), attacher{g}}, Spec: docker.Spec{
+	r.engine = &docker.Engine{Docker: engine, Controller: &taskController{g.client(), attacher{g}, r}, Spec: docker.Spec{
 		Container: spec, Images: images, Idle: t.Idle, Out: cmd.ErrOrStderr(), Err: cmd.ErrOrStderr(),
-		Started: func(role lifecycle.Role, id string) {
-			r.containers[role] = id
-			r.records.opened(id)
-		},
+		Started: func(role lifecycle.Role, id string) { r.containers[role] = id },
 	}}
 	_, taskErr := lifecycle.Run(ctx, task, r, r.step)
 	return r.finish(f, taskErr)
@@ -238,19 +235,20 @@ type taskRun struct {
 	records *recorder
 	// containers are the ids of those that were opened.
 	containers map[lifecycle.Role]string
+	starting   string // the container that was attached last
 	result     taskResult
 	asJSON     bool
 	problem    error
 }
 
-// Open implements [lifecycle.Opener]: there is a controller, and its records are read, before there is a container.
+// Open implements [lifecycle.Opener]: there is a controller before there is a container.
 func (r *taskRun) Open(ctx context.Context, role lifecycle.Role) (lifecycle.Environment, api.Receipt, error) {
 	if err := ensureController(ctx, r.g.socket); err != nil {
 		return nil, api.Receipt{}, err
 	}
-	r.records.start()
 	env, receipt, err := r.engine.Open(ctx, role)
 	if err != nil {
+		r.records.failed(r.starting)
 		return nil, receipt, err
 	}
 	r.checkEnforced(ctx, role)
@@ -262,11 +260,17 @@ func (r *taskRun) Open(ctx context.Context, role lifecycle.Role) (lifecycle.Envi
 type taskController struct {
 	*api.Client
 	attacher attacher
+	task     *taskRun
 }
 
-// Attach implements [launch.Controller].
-func (c taskController) Attach(ctx context.Context, a api.Attach) (api.Status, error) {
-	return c.attacher.Attach(ctx, a)
+// Attach implements [launch.Controller]: the records of a container are read before it starts.
+func (c *taskController) Attach(ctx context.Context, a api.Attach) (api.Status, error) {
+	status, err := c.attacher.Attach(ctx, a)
+	if err != nil {
+		return status, err
+	}
+	c.task.starting = a.Workload
+	return status, c.task.records.attached(ctx, a.Workload)
 }
 
 // recorded looks once more at an Environment before it goes.
@@ -277,7 +281,7 @@ type recorded struct {
 }
 
 func (e *recorded) Close(ctx context.Context) error {
-	e.task.records.closing()
+	e.task.records.closing(e.task.containers[e.role])
 	e.task.checkEnforced(ctx, e.role)
 	return e.Environment.Close(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,17 +26,18 @@ const (
 	againAfter = 100 * time.Millisecond
 )
 
-// recorder gathers the audit records of a task's containers while it runs.
+// recorder gathers the audit records of a task's containers while it runs. Each container has a stream of its own, that
+// of the controller that has attached it: one that was started for an earlier container ends with that.
 type recorder struct {
 	client *api.Client
 	chain  *evidence.Chain // nil if nobody wants the file
 	wait   sync.WaitGroup
+	ctx    context.Context // of all streams
 	cancel context.CancelFunc
 
 	mu      sync.Mutex // guards all below, and the chain
-	ids     map[string]bool
-	live    int // containers that run
-	reading bool
+	live    map[string]bool
+	taken   bool    // there was a container
 	gaps    float64 // of the controller, when it was asked last
 	summary evidence.Summary
 	last    time.Time
@@ -43,34 +45,48 @@ type recorder struct {
 }
 
 func newRecorder(client *api.Client) *recorder {
-	return &recorder{client: client, ids: map[string]bool{}, cancel: func() {}}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &recorder{client: client, ctx: ctx, cancel: cancel, live: map[string]bool{}}
 }
 
-// start begins to read the controller's records, unless that is being done.
-func (r *recorder) start() {
+// attached begins to take the records of a container that the controller has just attached. When it returns, the
+// controller collects them, so the container may start.
+func (r *recorder) attached(ctx context.Context, id string) error {
+	streaming, end := context.WithCancel(r.ctx)
+	waiting := context.AfterFunc(ctx, end)
+	events, err := r.client.Subscribe(streaming)
+	if !waiting() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		end()
+		return fmt.Errorf("ask the controller for audit records: %w", err)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reading {
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r.reading, r.cancel = true, cancel
-	r.wait.Go(func() { r.read(ctx) })
+	r.checkGapsLocked(!r.taken)
+	r.taken, r.live[id] = true, true
+	r.wait.Go(func() {
+		defer end()
+		r.read(streaming, id, events)
+	})
+	return nil
 }
 
-// read takes records until ctx ends, or the stream does while no container runs: a controller that was started for the
-// task ends with its last container.
-func (r *recorder) read(ctx context.Context) {
+// read takes the records of a container until ctx ends, or the stream does after the container.
+func (r *recorder) read(ctx context.Context, id string, events iter.Seq2[control.Event, error]) {
 	for {
 		var ended error
-		for e, err := range r.client.Events(ctx) {
+		for e, err := range events {
 			if err != nil {
 				ended = err // always the last that comes
 				break
 			}
-			r.add(e)
+			if e.ContainerID == id {
+				r.add(e)
+			}
 		}
-		if ctx.Err() != nil || r.over(ended) {
+		if ctx.Err() != nil || r.over(id, ended) {
 			return
 		}
 		select {
@@ -78,26 +94,23 @@ func (r *recorder) read(ctx context.Context) {
 			return
 		case <-time.After(againAfter):
 		}
+		events = r.client.Events(ctx)
 	}
 }
 
-// over notes that the stream has ended, and reports whether that is all right.
-func (r *recorder) over(err error) bool {
+// over notes that a container's stream has ended, and reports whether that is all right.
+func (r *recorder) over(id string, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.live > 0 {
+	if r.live[id] {
 		r.brokeLocked(fmt.Errorf("the records broke off: %w", err))
 	}
-	r.reading = r.live > 0
-	return !r.reading
+	return !r.live[id]
 }
 
 func (r *recorder) add(e control.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.ids[e.ContainerID] {
-		return
-	}
 	r.last = time.Now()
 	r.summary.Add(&e)
 	if r.chain != nil {
@@ -114,23 +127,20 @@ func (r *recorder) brokeLocked(err error) {
 	}
 }
 
-// opened takes the records of a container too.
-func (r *recorder) opened(id string) {
-	r.start() // another controller may have taken it than the one that was asked before
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.checkGapsLocked(len(r.ids) == 0)
-	r.ids[id] = true
-	r.live++
-}
-
 // closing is told that a container is about to go, while the controller still has a reason to be there; the container's
 // last records are still taken.
-func (r *recorder) closing() {
+func (r *recorder) closing(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.checkGapsLocked(false)
-	r.live--
+	delete(r.live, id)
+}
+
+// failed is told of a container that never started.
+func (r *recorder) failed(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.live, id)
 }
 
 // step writes a step to the audit file and returns its head.
@@ -153,12 +163,11 @@ func (r *recorder) stop() (*evidence.Summary, taskAudit) {
 		time.Sleep(quietTime / 10)
 	}
 	r.mu.Lock()
-	cancel := r.cancel
-	if r.live > 0 { // it is kept
+	if len(r.live) > 0 { // it is kept
 		r.checkGapsLocked(false)
 	}
 	r.mu.Unlock()
-	cancel()
+	r.cancel()
 	r.wait.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +214,7 @@ func (r *recorder) readGaps() (float64, error) {
 func (r *recorder) quietFor(began time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.reading && len(r.ids) == 0 {
+	if !r.taken {
 		return quietTime // nothing was ever read
 	}
 	if r.last.After(began) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -103,18 +104,28 @@ func event(id string) control.Event {
 	return control.Event{ContainerID: id, Phase: "run", Verdict: "refuse", Target: "evil.test"}
 }
 
-// TestRecords checks what is taken, and that the result says when something may be missing.
+// begin takes the records of a container.
+func begin(t *testing.T, r *recorder, id string) {
+	t.Helper()
+	if err := r.attached(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRecords checks what is taken, from the first record after the container was attached.
 func TestRecords(t *testing.T) {
 	s, r := records(t)
-	r.start()
-	until(t, "somebody reads", s.hub.Active)
-	r.opened("mine")
+	begin(t, r, "mine")
 	s.hub.Publish(event("mine"))
 	s.hub.Publish(event("other"))
 	s.hub.Publish(event("mine"))
-	r.closing()
+	r.closing("mine")
+	begin(t, r, "second")
+	s.hub.Publish(event("second"))
+	s.hub.Publish(event("mine")) // a late one
+	r.closing("second")
 	summary, a := r.stop()
-	if a.Records != 2 || !a.Complete || summary.Phases()[0].Refused != 2 {
+	if a.Records != 4 || !a.Complete || summary.Phases()[0].Refused != 4 {
 		t.Errorf("got %+v, %+v", a, summary.Phases())
 	}
 }
@@ -131,10 +142,9 @@ func TestRecordsGaps(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s, r := records(t)
-			r.start()
-			r.opened("mine")
+			begin(t, r, "mine")
 			s.set(row.then)
-			r.closing()
+			r.closing("mine")
 			_, a := r.stop()
 			if a.Complete != (row.want == "") || !strings.Contains(a.Problem, row.want) {
 				t.Errorf("got %+v", a)
@@ -144,22 +154,41 @@ func TestRecordsGaps(t *testing.T) {
 }
 
 // TestRecordsBreakOff checks that reading goes on after the stream has broken off while a container runs, and that this
-// is told; and that it is all right while none runs.
+// is told; and that it is all right after its end.
 func TestRecordsBreakOff(t *testing.T) {
 	s, r := records(t)
-	r.start()
-	until(t, "somebody reads", s.hub.Active)
-	s.breakOff() // a controller ends that was there for an earlier container
-	until(t, "reading has ended", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return !r.reading })
-	r.opened("mine")
-	until(t, "somebody reads again", func() bool { return s.asked() == 2 && s.hub.Active() })
-	s.hub.Publish(event("mine"))
+	begin(t, r, "mine")
+	r.closing("mine")
+	s.breakOff() // the controller ends with its last container
+	until(t, "nobody reads", func() bool { return !s.hub.Active() })
+	begin(t, r, "second")
+	s.hub.Publish(event("second"))
 	until(t, "the record is there", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.summary.Records() == 1 })
 	until(t, "nothing is missing between two containers", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.problem == "" })
 	s.breakOff()
 	until(t, "somebody reads once more", func() bool { return s.asked() == 3 && s.hub.Active() })
-	r.closing()
+	r.closing("second")
 	if _, a := r.stop(); a.Complete || !strings.HasPrefix(a.Problem, "the records broke off") || a.Records != 1 {
 		t.Errorf("while a container runs: %+v", a)
+	}
+}
+
+// TestRecordsNeverStarted checks that a container that never ran leaves nothing to be missed.
+func TestRecordsNeverStarted(t *testing.T) {
+	s, r := records(t)
+	begin(t, r, "mine")
+	r.failed("mine")
+	s.breakOff()
+	if _, a := r.stop(); !a.Complete {
+		t.Errorf("got %+v", a)
+	}
+	_, r = records(t)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := r.attached(ended, "mine"); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	if _, a := r.stop(); !a.Complete {
+		t.Errorf("got %+v", a)
 	}
 }

@@ -92,6 +92,11 @@ func (c *Client) Events(ctx context.Context) iter.Seq2[control.Event, error] {
 	return c.peer().Events(ctx, "/v1/events")
 }
 
+// Subscribe is [Client.Events] for those who must miss nothing, see [control.Peer.Subscribe].
+func (c *Client) Subscribe(ctx context.Context) (iter.Seq2[control.Event, error], error) {
+	return c.peer().Subscribe(ctx, "/v1/events")
+}
+
 // Metrics returns the metrics in Prometheus's text form.
 func (c *Client) Metrics(ctx context.Context) (string, error) { return c.peer().Text(ctx, "/metrics") }
 

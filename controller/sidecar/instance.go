@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -393,11 +394,30 @@ func (i *instance) outdated() bool {
 	return i.image != s.recipe.image && !slices.ContainsFunc(s.instances, func(o *instance) bool { return o.image == i.image })
 }
 
-// pump passes the sidecar's audit records on, until its process has ended and all were read.
-func (i *instance) pump() {
+// pump begins to pass the sidecar's audit records on, until its process has ended and all were read. When it returns,
+// the sidecar collects them, so it may be given sessions. ctx is for that only.
+func (i *instance) pump(ctx context.Context) error {
+	streaming, end := context.WithCancel(i.sidecar.background)
+	waiting := context.AfterFunc(ctx, end)
+	first, err := i.client.Subscribe(streaming)
+	if !waiting() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		end()
+		return fmt.Errorf("ask for its audit records: %w", err)
+	}
+	i.sidecar.running.Go(func() {
+		defer end()
+		i.passOn(first)
+	})
+	return nil
+}
+
+func (i *instance) passOn(events iter.Seq2[control.Event, error]) {
 	s := i.sidecar
-	for s.background.Err() == nil {
-		for e, err := range i.client.Events(s.background) {
+	for ; s.background.Err() == nil; events = i.client.Events(s.background) {
+		for e, err := range events {
 			if err == nil {
 				s.hub.Publish(e)
 			}

@@ -196,6 +196,9 @@ func (s *Sidecar) adopt(ctx context.Context) error {
 		if err = i.meet(within); err == nil {
 			err = i.works(within)
 		}
+		if err == nil {
+			err = i.pump(within)
+		}
 		cancel()
 		if err == nil {
 			err = s.learn(i)
@@ -207,7 +210,6 @@ func (s *Sidecar) adopt(ctx context.Context) error {
 			s.fail(i, reasonHung, err)
 			continue
 		}
-		s.running.Go(i.pump)
 		s.add(i)
 		s.settle(i)
 		s.o.Logger.Info("a sidecar that was there is adopted", "number", i.number, "sessions", len(s.ids()), "network", network.Name)
@@ -319,7 +321,9 @@ func (s *Sidecar) setUp(ctx context.Context, i *instance) error {
 	if err := i.works(ctx); err != nil {
 		return err
 	}
-	s.running.Go(i.pump)
+	if err := i.pump(ctx); err != nil {
+		return err
+	}
 	s.add(i)
 	return s.replay(i)
 }
