@@ -8,6 +8,9 @@ SHELL       := /bin/bash
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOBUILD     := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
+# Of make soak.
+SESSIONS    := 1000
+FOR         := 10m
 # Packages with goroutines of their own are tested with the race detector too.
 RACE        := ./control/... ./controller/... ./images/... ./lifecycle/... ./proxy/... ./e2e/lab/internet
 # Packages whose tests make network namespaces of their own.
@@ -65,6 +68,17 @@ bench: ## benchmarks with allocations
 bench-controller: build ## what the controller costs, beside AgentCompass and simulated containers, as root
 	go build -o bin/figures ./e2e/figures
 	$(AS_ROOT) bin/figures -bin '$(CURDIR)/bin'
+
+.PHONY: soak
+soak: build ## containers used in every way while their phases change, as root: SESSIONS=1000 FOR=10m
+	go build -o bin/figures ./e2e/figures
+	$(AS_ROOT) bin/figures -bin '$(CURDIR)/bin' -only soak -beside '$(SESSIONS)' -for '$(FOR)'
+
+.PHONY: test-long
+test-long: ## what takes longer than a change can wait for: every fuzz target, the stress test, ten minutes of soak
+	scripts/fuzz 20s
+	go test -race ./proxy -run 'TestStress$$' -count=1 -stress.time 1m
+	$(MAKE) soak
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck

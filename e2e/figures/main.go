@@ -2,6 +2,7 @@
 //
 //	go run ./e2e/figures            # as root; some ten minutes
 //	go run ./e2e/figures -only switch,traffic -beside 0
+//	go run ./e2e/figures -only soak -beside 1000 -for 10m
 //
 // It runs "sluice serve" as it is. Beside real containers it attaches simulated ones: network namespaces with a veth
 // pair on a bridge of the engine, of which a proxy in front of the engine's socket says that they are containers. To
@@ -15,6 +16,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"slices"
@@ -29,6 +31,8 @@ type settings struct {
 	bin    string
 	beside int
 	rounds int
+	long   time.Duration
+	seed   uint64
 }
 
 // parts are what can be measured, in this order.
@@ -40,15 +44,18 @@ var parts = []struct {
 	{"switch", switchFigures},
 	{"agentcompass", agentcompassFigures},
 	{"traffic", trafficFigures},
+	{"soak", soak},            // only when it is asked for
 	{"memory", memoryFigures}, // attaches the simulated containers, beside which the first two are measured again
 }
 
 func main() {
 	var s settings
-	flag.StringVar(&s.only, "only", "", "measure these alone: attach, switch, agentcompass, traffic, memory")
+	flag.StringVar(&s.only, "only", "", "measure these alone: attach, switch, agentcompass, traffic, soak, memory")
 	flag.StringVar(&s.bin, "bin", "", "where sluice and sluice-proxy are; they are built from this tree if not given")
 	flag.IntVar(&s.beside, "beside", 2000, "how many containers are simulated")
 	flag.IntVar(&s.rounds, "rounds", 60, "how often traffic with and without Sluice is measured by turns")
+	flag.DurationVar(&s.long, "for", 5*time.Minute, "how long the soak uses the containers")
+	flag.Uint64Var(&s.seed, "seed", rand.Uint64(), "what the soak's order of steps comes from")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -66,7 +73,7 @@ func run(ctx context.Context, s settings) (err error) {
 		}) bool {
 			return p.name == name
 		}) {
-			return fmt.Errorf("-only %q: there is attach, switch, agentcompass, traffic, memory", name)
+			return fmt.Errorf("-only %q: there is attach, switch, agentcompass, traffic, soak, memory", name)
 		}
 	}
 	began := time.Now()
@@ -77,6 +84,9 @@ func run(ctx context.Context, s settings) (err error) {
 	defer func() { err = errors.Join(err, st.close()) }()
 	fmt.Printf("%s, load at the beginning %s\n\n| what | measured |\n|---|---|\n", machine(), load())
 	for _, p := range parts {
+		if s.only == "" && p.name == "soak" {
+			continue
+		}
 		if s.only != "" && !slices.Contains(strings.Split(s.only, ","), p.name) {
 			continue
 		}

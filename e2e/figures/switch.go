@@ -19,8 +19,7 @@ const (
 	switchTimes = 100
 	// few and many are how many flows are cut by that.
 	few, many = 20, 220
-	// afterwards is the time that the last switch gets for what it leaves for after its answer, mostly a walk through
-	// the host's conntrack.
+	// afterwards is the time that the last switch gets for what it leaves for after its answer.
 	afterwards = 200 * time.Millisecond
 	// sinkHost is a name of the sink, and sinkAddress an address of it that has no name.
 	sinkHost, sinkAddress = "sink.figures.test", "203.0.113.240"
@@ -69,12 +68,23 @@ func switchFigures(ctx context.Context, st *stage) error {
 			more = append(more, float64((larger.own-one.own).Microseconds())/(many-few))
 		}
 	}
+	var hasty times
+	for range 2 * switchTimes {
+		for _, phase := range []string{"evaluation", "run"} {
+			receipt, err := st.api.Phase(ctx, all[0].c.name, phase, 0)
+			if err != nil {
+				return err
+			}
+			hasty = append(hasty, time.Duration(receipt.Milliseconds*float64(time.Millisecond)))
+		}
+	}
 	for i, m := range all {
 		row(fmt.Sprintf("switch at %d targets, %d flows cut%s", sizes[i], few, st.besides()), "%v; with the call: %v; processor time %v", m.own, m.whole, m.cpu)
 		if err := errors.Join(st.api.Detach(ctx, m.c.name), st.remove(m.c)); err != nil {
 			return err
 		}
 	}
+	row(fmt.Sprintf("switch without a pause after another, nothing to cut%s", st.besides()), "%v", hasty)
 	row("each flow more, of "+strconv.Itoa(many)+st.besides(), "%v µs", more)
 	return nil
 }

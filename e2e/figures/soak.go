@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"sluice/controller/api"
+	"sluice/dockernet/netns"
+)
+
+const (
+	// soakWorkers is how many use the containers at a time; each looks after some of its own.
+	soakWorkers = 24
+	// soakReport is how often the soak says where it stands.
+	soakReport = time.Minute
+	// soakShown is how many failures are shown.
+	soakShown = 10
+	// floodTime is how long the others' rate is measured, with and without the flood.
+	floodTime = 10 * time.Second
+	// othersRate is how many tunnels the others open in a second, and flooders how many flood at a time.
+	othersRate, flooders = 50, 8
+)
+
+// soak uses simulated containers in every way at once, while their phases change and some are detached and attached
+// again. Whatever is refused and should not be, or passes and should not, is a failure; so is what is left when all is
+// over.
+func soak(ctx context.Context, st *stage) (err error) {
+	if err := st.nameSoak(); err != nil {
+		return err
+	}
+	crowd, err := st.simulate(ctx, st.beside)
+	if err != nil {
+		return err
+	}
+	st.closers = append(st.closers, closer(crowd.close))
+	// What is made once and kept shall be there before anything is counted.
+	if err := st.soakOnce(ctx, crowd.members[:1]); err != nil {
+		return err
+	}
+	before, err := st.counts(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := st.soakOnce(ctx, crowd.members); err != nil {
+		return err
+	}
+	after, err := st.settled(ctx, before)
+	row("left behind, of "+before.String(), "%s", after.less(before))
+	if err == nil {
+		row("the soak", "%d containers, %v", len(crowd.members), time.Since(began).Round(time.Second))
+	}
+	return err
+}
+
+// soakOnce attaches containers, uses them for as long as the flag says (once around for one alone), and detaches them.
+func (st *stage) soakOnce(ctx context.Context, members []*simulated) (err error) {
+	for _, m := range members {
+		if _, err := st.api.Attach(ctx, api.Attach{Container: m.id, Policy: soakPolicy(), Phase: soakRun.phase}); err != nil {
+			return err
+		}
+	}
+	users := make([]*soaker, 0, len(members))
+	defer func() {
+		for _, u := range users {
+			err = errors.Join(err, u.ns.Close())
+		}
+	}()
+	for _, m := range members {
+		ns, err := netns.Open(m.sandbox, nil)
+		if err != nil {
+			return err
+		}
+		users = append(users, &soaker{stage: st, id: m.id, ns: ns, now: &soakRun})
+	}
+	var tally tally
+	if len(members) == 1 {
+		for _, step := range soakSteps {
+			tally.add(step.name, step.do(users[0], ctx))
+		}
+	} else {
+		if err := st.soakLoad(ctx, users, &tally); err != nil {
+			return err
+		}
+		if err := st.flood(ctx, users, &tally); err != nil {
+			return err
+		}
+	}
+	for _, m := range members {
+		if err := st.api.Detach(ctx, m.id); err != nil {
+			return err
+		}
+	}
+	return tally.err()
+}
+
+// soakLoad lets workers use the containers for the time that the flag says.
+func (st *stage) soakLoad(ctx context.Context, users []*soaker, tally *tally) error {
+	ctx, cancel := context.WithTimeout(ctx, st.long)
+	defer cancel()
+	var workers sync.WaitGroup
+	for i := range soakWorkers {
+		workers.Go(func() {
+			random := rand.New(rand.NewPCG(st.seed, uint64(i)))
+			for ctx.Err() == nil {
+				at := i + soakWorkers*random.IntN(max(1, (len(users)-i+soakWorkers-1)/soakWorkers))
+				if at >= len(users) {
+					return // more workers than containers
+				}
+				step := soakSteps[random.IntN(len(soakSteps))]
+				// A step that has begun goes to its end.
+				tally.add(step.name, step.do(users[at], context.WithoutCancel(ctx)))
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { workers.Wait(); close(done) }()
+	report := time.NewTicker(soakReport)
+	defer report.Stop()
+	for began := time.Now(); ; {
+		select {
+		case <-done:
+			m, err := st.memory()
+			row(fmt.Sprintf("%d containers used for %v (-seed %d)", len(users), st.long, st.seed), "%s; memory controller %d MiB, sidecar %d MiB", tally, m.controller>>20, m.sidecar>>20)
+			return err
+		case <-report.C:
+			m, err := st.memory()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(os.Stderr, "soak: %v: %d steps, %d failed; controller %d MiB, sidecar %d MiB\n",
+				time.Since(began).Round(time.Second), tally.count(), tally.failures(), m.controller>>20, m.sidecar>>20)
+		}
+	}
+}
+
+// flood measures how much all others lose while one container asks for all that it can get. The others ask at a rate that
+// leaves the processors time: what is measured is what the sidecar gives to whom, not how fast the machine is.
+func (st *stage) flood(ctx context.Context, users []*soaker, tally *tally) error {
+	flooder, others := users[0], users[1:]
+	measure := func() times {
+		ctx, cancel := context.WithTimeout(ctx, floodTime)
+		defer cancel()
+		var asking sync.WaitGroup
+		var mu sync.Mutex
+		var took times
+		tick := time.NewTicker(time.Second / othersRate)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ctx.Done():
+				asking.Wait()
+				return took
+			case <-tick.C:
+			}
+			asking.Go(func() {
+				began := time.Now()
+				err := others[n%len(others)].allowedTunnel(context.WithoutCancel(ctx))
+				tally.add("beside a flood", err)
+				if err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					took = append(took, time.Since(began))
+				}
+			})
+		}
+	}
+	for _, kind := range floods {
+		alone := measure()
+		ctx, cancel := context.WithCancel(ctx)
+		var flooding sync.WaitGroup
+		var tries tallyCount
+		for range flooders {
+			flooding.Go(func() {
+				for ctx.Err() == nil {
+					kind.do(flooder)
+					tries.Add(1)
+				}
+			})
+		}
+		beside := measure()
+		cancel()
+		flooding.Wait()
+		row("one container floods with "+kind.name+fmt.Sprintf(", %.0f/s", float64(tries.Load())/floodTime.Seconds()),
+			"others open %d of %d tunnels; p50 %s of %s, p99 %s of %s", len(beside), len(alone), milliseconds(beside.at(0.5)), milliseconds(alone.at(0.5)),
+			milliseconds(beside.at(0.99)), milliseconds(alone.at(0.99)))
+	}
+	return nil
+}
