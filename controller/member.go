@@ -145,6 +145,7 @@ func (m *member) publish() {
 	for _, why := range m.container.Refusals {
 		s.status.Weak = append(s.status.Weak, why.Reason)
 	}
+	s.status.Weak = append(s.status.Weak, m.container.Warnings...)
 	if m.plan != nil {
 		s.status.Notes = notes(m.plan)
 		for _, a := range m.plan.Explicit {

@@ -33,7 +33,7 @@ var (
 	uncoveredDesc = prometheus.NewDesc("sluice_uncovered_seconds",
 		"How long the present run of a container went without its policy, or without what of it the host has.", []string{"container"}, nil)
 	weakDesc = prometheus.NewDesc("sluice_weak",
-		"1 if a container might get round its policy, which allow_weak accepted.", []string{"container"}, nil)
+		"1 if a container might get round its policy in a way that was accepted.", []string{"container"}, nil)
 )
 
 var packetsDesc = prometheus.NewDesc("sluice_packets_total",

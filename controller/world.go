@@ -61,6 +61,8 @@ type Container struct {
 	Policy, Phase string
 	// Refusals are the reasons why no policy can hold the container.
 	Refusals []Refusal
+	// Warnings are what may get round its policy and is accepted all the same.
+	Warnings []string
 }
 
 // same reports whether c and d are the same run of the same container.

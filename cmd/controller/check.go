@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sluice/dockernet/engine"
 	"sluice/matcher"
 	"sluice/policy"
 )
@@ -35,9 +36,9 @@ type checkedPolicy struct {
 }
 
 func newCheck(asJSON *bool) *cobra.Command {
-	var host bool
+	var host, seccomp bool
 	cmd := &cobra.Command{
-		Use:   "check {FILE... | --host}",
+		Use:   "check {FILE... | --host | --seccomp}",
 		Short: "Say whether policy files are valid, or whether this host can enforce them",
 		Long: `Check reads policy files in JSON or YAML ("-" is stdin) and prints for each of them "ok" with the mode,
 the number of targets and the digest of every policy, or all that is wrong: where, what, and what to write
@@ -45,14 +46,20 @@ instead. What is legal but likely not meant is printed as a warning and changes 
 The exit code is 1 if any file is refused.
 
 With --host it looks at the kernel, the privileges and the engine for all that sluice serve needs, and changes nothing.
-The exit code is 1 if anything stands in the way.`,
+The exit code is 1 if anything stands in the way.
+
+With --seccomp it prints the seccomp profile that sluice run gives to containers, for others (docker run --security-opt
+seccomp=FILE): Docker's own one, which also refuses sockets that no network rule sees.`,
 		Example: "  sluice check policy.yaml",
 		RunE: func(cmd *cobra.Command, files []string) error {
-			if host == (len(files) > 0) {
-				return errors.New("give policy files, or --host")
-			}
-			if host {
+			switch {
+			case host && seccomp, (host || seccomp) == (len(files) > 0):
+				return errors.New("give policy files, --host or --seccomp")
+			case host:
 				return checkHost(cmd, *asJSON)
+			case seccomp:
+				cmd.Println(engine.SeccompProfile())
+				return nil
 			}
 			var result error
 			for _, name := range files {
@@ -77,6 +84,7 @@ The exit code is 1 if anything stands in the way.`,
 		},
 	}
 	cmd.Flags().BoolVar(&host, "host", false, "check this host and its engine")
+	cmd.Flags().BoolVar(&seccomp, "seccomp", false, "print the seccomp profile of sluice run")
 	return cmd
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +11,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,6 +40,7 @@ func newRun(g *globals) *cobra.Command {
 		Short: "Run a container under a policy from its first instruction",
 		Long: `Run is "docker run" for a container that is under its policy before its first instruction, and stays so whatever
 becomes of it: another container, which does nothing, holds its network. The exit code is that of its program.
+Its seccomp profile is Docker's, and refuses sockets that no network rule sees as well, of AF_VSOCK for instance.
 
 The policy is that of a file, or an allowlist of the targets given with --allow; without either nothing is allowed.
 Where no controller listens on the socket, one is started, which ends with the last container that it looks after.`,
@@ -67,6 +72,7 @@ Where no controller listens on the socket, one is started, which ends with the l
 	flags.StringSliceVar(&s.DNS, "dns", nil, "the DNS server `ADDR` for it")
 	flags.StringArrayVar(&s.ExtraHosts, "add-host", nil, "make a name known, NAME:ADDRESS")
 	flags.StringSliceVar(&s.CapDrop, "cap-drop", nil, "take a capability away")
+	security := flags.StringArray("security-opt", nil, "a security option, seccomp=`FILE` for instance; seccomp=builtin is the engine's own profile")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.Image, s.Command, s.Phase = args[0], args[1:], phase.String()
 		var err error
@@ -77,6 +83,9 @@ Where no controller listens on the socket, one is started, which ends with the l
 			if s.Memory, err = units.RAMInBytes(*memory); err != nil {
 				return fmt.Errorf("--memory: %w", err)
 			}
+		}
+		if s.SecurityOpt, err = securityOptions(*security); err != nil {
+			return fmt.Errorf("--security-opt: %w", err)
 		}
 		if s.Detach && (s.Interactive || s.TTY) {
 			return errors.New("--detach has no use for --interactive and --tty")
@@ -108,6 +117,27 @@ func runPolicies(cmd *cobra.Command, file string, allow []string) ([]byte, error
 		}
 	}
 	return policy.Phases{p, p, p}.MarshalJSON()
+}
+
+// securityOptions reads the file of a seccomp profile, whose text the engine wants.
+func securityOptions(options []string) ([]string, error) {
+	options = slices.Clone(options)
+	for i, o := range options {
+		file, is := strings.CutPrefix(o, "seccomp=")
+		if !is || file == "unconfined" || file == "builtin" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("seccomp profile: %w", err)
+		}
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, text); err != nil {
+			return nil, fmt.Errorf("seccomp profile %s: %w", file, err)
+		}
+		options[i] = "seccomp=" + compact.String()
+	}
+	return options, nil
 }
 
 func runContainer(cmd *cobra.Command, g *globals, s launch.Spec) error {

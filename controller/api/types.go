@@ -83,7 +83,8 @@ type Status struct {
 	Digest     string `json:"digest"`
 	// Since is when what is in force came into force.
 	Since time.Time `json:"since"`
-	// Weak are the reasons that were accepted because of allow_weak.
+	// Weak are ways round the policy that were accepted: because of allow_weak, or since few have anything to lose by
+	// them, with the repair.
 	Weak []string `json:"weak,omitempty"`
 	// Notes are what a user might stumble over, a sentence each.
 	Notes []string `json:"notes,omitempty"`

@@ -57,6 +57,9 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 		v.Refusals = append(v.Refusals, controller.Refusal{Reason: r.What, Repair: r.Repair, Weak: r.Weak,
 			Joins: r.Kind == engine.NetworkContainer})
 	}
+	for _, w := range c.Warnings(conditions) {
+		v.Warnings = append(v.Warnings, w.Error())
+	}
 	v.Restarts = c.Restart != "no"
 	other, joined := c.Joined()
 	v.Joined = other

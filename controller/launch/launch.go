@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,12 +17,14 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-connections/nat"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"sluice/controller/api"
+	"sluice/dockernet/engine"
 	"sluice/images"
 )
 
@@ -42,6 +45,9 @@ type Spec struct {
 	Keep            bool // do not remove it when it has ended
 	Restart         string
 	CapDrop, CapAdd []string
+	// SecurityOpt are the engine's security options. If none says which seccomp profile, the container gets that of
+	// [engine.SeccompProfile], or the administrator's where the engine has one.
+	SecurityOpt []string
 
 	// What follows belongs to the network, so the holder gets it.
 	Network, Hostname string
@@ -55,6 +61,7 @@ type Spec struct {
 
 // Docker is what is asked of the engine; [client.Client] has it.
 type Docker interface {
+	Info(ctx context.Context) (system.Info, error)
 	ImageInspect(ctx context.Context, image string, options ...client.ImageInspectOption) (image.InspectResponse, error)
 	ImageLoad(ctx context.Context, archive io.Reader, options ...client.ImageLoadOption) (image.LoadResponse, error)
 	ContainerCreate(ctx context.Context, config *container.Config, host *container.HostConfig, networks *network.NetworkingConfig, platform *oci.Platform, name string) (container.CreateResponse, error)
@@ -138,7 +145,24 @@ type running struct {
 // Labels of what Sluice starts for itself.
 const labelInternal = "sluice.internal"
 
+// withSeccomp adds the profile to options that ask for none, for an engine with a default.
+func withSeccomp(options []string, engineDefault string) []string {
+	switch asked := engine.SeccompOf(options); {
+	case asked == "" && engine.ReplacesSeccomp(engineDefault):
+		return append(slices.Clone(options), "seccomp="+engine.SeccompProfile())
+	case asked == engineDefault:
+		// Engines before 23.0 do not know the word for their own one.
+		return slices.DeleteFunc(slices.Clone(options), func(o string) bool { return engine.SeccompOf([]string{o}) != "" })
+	}
+	return options
+}
+
 func (r *running) create(ctx context.Context, s *Spec) error {
+	info, err := r.docker.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the engine what it is: %w", err)
+	}
+	seccomp := engine.SeccompDefault(info.SecurityOptions)
 	exposed, bindings, err := nat.ParsePortSpecs(s.Publish)
 	if err != nil {
 		return fmt.Errorf("publish %v: %w", s.Publish, err)
@@ -155,7 +179,7 @@ func (r *running) create(ctx context.Context, s *Spec) error {
 		&container.HostConfig{
 			NetworkMode: container.NetworkMode(s.Network), PortBindings: bindings, DNS: s.DNS, ExtraHosts: s.ExtraHosts,
 			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			ReadonlyRootfs: true, CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges"},
+			ReadonlyRootfs: true, CapDrop: []string{"ALL"}, SecurityOpt: withSeccomp([]string{"no-new-privileges"}, seccomp),
 			LogConfig: container.LogConfig{Type: "none"},
 		}, networks, nil, name)
 	if err != nil {
@@ -173,6 +197,7 @@ func (r *running) create(ctx context.Context, s *Spec) error {
 	}
 	workload, err := r.docker.ContainerCreate(ctx, config, &container.HostConfig{
 		NetworkMode: container.NetworkMode("container:" + r.holder), Binds: s.Volumes, CapDrop: s.CapDrop, CapAdd: s.CapAdd,
+		SecurityOpt:   withSeccomp(s.SecurityOpt, seccomp),
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(s.Restart)},
 		Resources:     container.Resources{Memory: s.Memory},
 	}, nil, nil, s.Name)

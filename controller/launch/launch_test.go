@@ -16,22 +16,25 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.uber.org/goleak"
 
 	"sluice/controller/api"
+	"sluice/dockernet/engine"
 	"sluice/images"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engine is one with a few images, whose containers echo their input, and end with the code of the signal that they
+// fakeEngine is one with a few images, whose containers echo their input, and end with the code of the signal that they
 // get, or by themselves with 7.
-type engine struct {
+type fakeEngine struct {
 	mu         sync.Mutex
 	images     []string
+	security   []string            // what the engine says of itself
 	containers map[string]*created // by id
 	steps      []string
 	fail       string // the step that fails
@@ -48,13 +51,13 @@ type created struct {
 	running bool
 }
 
-func newEngine() *engine {
-	return &engine{images: []string{"debian"}, containers: map[string]*created{}, signals: make(chan string, 1), started: make(chan struct{})}
+func newEngine() *fakeEngine {
+	return &fakeEngine{images: []string{"debian"}, containers: map[string]*created{}, signals: make(chan string, 1), started: make(chan struct{})}
 }
 
 var errFake = errors.New("the engine says no")
 
-func (e *engine) do(step string) error {
+func (e *fakeEngine) do(step string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.steps = append(e.steps, step)
@@ -64,14 +67,18 @@ func (e *engine) do(step string) error {
 	return nil
 }
 
-func (e *engine) ImageInspect(_ context.Context, name string, _ ...client.ImageInspectOption) (r image.InspectResponse, err error) {
+func (e *fakeEngine) Info(context.Context) (system.Info, error) {
+	return system.Info{SecurityOptions: e.security}, e.do("info")
+}
+
+func (e *fakeEngine) ImageInspect(_ context.Context, name string, _ ...client.ImageInspectOption) (r image.InspectResponse, err error) {
 	if !slices.Contains(e.images, name) {
 		return r, errdefs.ErrNotFound
 	}
 	return r, nil
 }
 
-func (e *engine) ImageLoad(_ context.Context, archive io.Reader, _ ...client.ImageLoadOption) (r image.LoadResponse, err error) {
+func (e *fakeEngine) ImageLoad(_ context.Context, archive io.Reader, _ ...client.ImageLoadOption) (r image.LoadResponse, err error) {
 	if _, err := io.Copy(io.Discard, archive); err != nil {
 		return r, err
 	}
@@ -79,7 +86,7 @@ func (e *engine) ImageLoad(_ context.Context, archive io.Reader, _ ...client.Ima
 	return image.LoadResponse{Body: io.NopCloser(strings.NewReader("{}"))}, e.do("load")
 }
 
-func (e *engine) ContainerCreate(_ context.Context, c *container.Config, h *container.HostConfig, n *network.NetworkingConfig, _ *oci.Platform, name string) (r container.CreateResponse, err error) {
+func (e *fakeEngine) ContainerCreate(_ context.Context, c *container.Config, h *container.HostConfig, n *network.NetworkingConfig, _ *oci.Platform, name string) (r container.CreateResponse, err error) {
 	if !slices.Contains(e.images, c.Image) {
 		return r, errdefs.ErrNotFound
 	}
@@ -94,7 +101,7 @@ func (e *engine) ContainerCreate(_ context.Context, c *container.Config, h *cont
 	return container.CreateResponse{ID: id}, nil
 }
 
-func (e *engine) ContainerStart(_ context.Context, id string, _ container.StartOptions) error {
+func (e *fakeEngine) ContainerStart(_ context.Context, id string, _ container.StartOptions) error {
 	if err := e.do("start " + id); err != nil {
 		return err
 	}
@@ -105,7 +112,7 @@ func (e *engine) ContainerStart(_ context.Context, id string, _ container.StartO
 	return nil
 }
 
-func (e *engine) ContainerAttach(context.Context, string, container.AttachOptions) (r types.HijackedResponse, err error) {
+func (e *fakeEngine) ContainerAttach(context.Context, string, container.AttachOptions) (r types.HijackedResponse, err error) {
 	if err := e.do("attach"); err != nil {
 		return r, err
 	}
@@ -114,7 +121,7 @@ func (e *engine) ContainerAttach(context.Context, string, container.AttachOption
 	return types.NewHijackedResponse(near, ""), nil
 }
 
-func (e *engine) ContainerWait(ctx context.Context, _ string, _ container.WaitCondition) (<-chan container.WaitResponse, <-chan error) {
+func (e *fakeEngine) ContainerWait(ctx context.Context, _ string, _ container.WaitCondition) (<-chan container.WaitResponse, <-chan error) {
 	ended := make(chan container.WaitResponse, 1)
 	interactive := e.containers["workload"].config.OpenStdin
 	go func() {
@@ -138,12 +145,12 @@ func (e *engine) ContainerWait(ctx context.Context, _ string, _ container.WaitCo
 	return ended, make(chan error)
 }
 
-func (e *engine) ContainerKill(_ context.Context, _, signal string) error {
+func (e *fakeEngine) ContainerKill(_ context.Context, _, signal string) error {
 	e.signals <- signal
 	return e.do("kill " + signal)
 }
 
-func (e *engine) ContainerRemove(_ context.Context, id string, o container.RemoveOptions) error {
+func (e *fakeEngine) ContainerRemove(_ context.Context, id string, o container.RemoveOptions) error {
 	if e.containers[id] == nil {
 		return errdefs.ErrNotFound
 	}
@@ -155,7 +162,7 @@ func (e *engine) ContainerRemove(_ context.Context, id string, o container.Remov
 }
 
 // Attach is the controller's.
-func (e *engine) Attach(_ context.Context, a api.Attach) (api.Status, error) {
+func (e *fakeEngine) Attach(_ context.Context, a api.Attach) (api.Status, error) {
 	if a.Container != "holder" || a.Workload != "workload" || a.Phase != "run" || string(a.Policy) != `"public"` || e.containers["workload"].running {
 		return api.Status{}, errors.New("not as it was asked for")
 	}
@@ -175,7 +182,7 @@ func TestRun(t *testing.T) {
 	if err != nil || code != 7 || errs.String() != "bye\n" || out.String() != "" || started != "workload" {
 		t.Errorf("code %d, error %v, output %q and %q, started %q", code, err, out.String(), errs.String(), started)
 	}
-	want := "load, create holder, create workload, start holder, policy, attach, start workload, remove holder, remove workload"
+	want := "load, info, create holder, create workload, start holder, policy, attach, start workload, remove holder, remove workload"
 	if got := strings.Join(e.steps, ", "); got != want {
 		t.Errorf("steps %s, want %s", got, want)
 	}
@@ -195,6 +202,42 @@ func TestNetworkIsTheHolders(t *testing.T) {
 	}
 	if w.host.NetworkMode != "container:holder" || len(w.host.PortBindings)+len(w.host.DNS)+len(w.host.ExtraHosts) > 0 || w.name != "task" || !w.running {
 		t.Errorf("workload: %+v %+v", w.config, w.host)
+	}
+}
+
+// The default is what each row's engine says of itself.
+func TestSeccomp(t *testing.T) {
+	ours := "seccomp=" + engine.SeccompProfile()
+	for _, tt := range []struct {
+		name, engine string
+		asked, want  []string
+	}{
+		{"old", "name=seccomp,profile=default", nil, []string{ours}},
+		{"new", "name=seccomp,profile=builtin", []string{"no-new-privileges"}, []string{"no-new-privileges", ours}},
+		{"engine-without", "name=seccomp,profile=unconfined", nil, []string{ours}},
+		{"kernel-without", "name=apparmor", nil, nil},
+		{"administrators", "name=seccomp,profile=/etc/docker/seccomp.json", nil, nil},
+		{"users", "name=seccomp,profile=default", []string{`seccomp={"defaultAction":"SCMP_ACT_ERRNO"}`}, []string{`seccomp={"defaultAction":"SCMP_ACT_ERRNO"}`}},
+		{"users-none", "name=seccomp,profile=default", []string{"seccomp=unconfined"}, []string{"seccomp=unconfined"}},
+		{"engines-own", "name=seccomp,profile=default", []string{"seccomp=builtin"}, nil},
+		{"engines-own-instead", "name=seccomp,profile=/etc/docker/seccomp.json", []string{"seccomp=builtin"}, []string{"seccomp=builtin"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEngine()
+			e.security = []string{"name=cgroupns", tt.engine}
+			s := spec()
+			s.Detach, s.SecurityOpt = true, tt.asked
+			if _, err := Run(t.Context(), e, e, s, Streams{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := e.containers["workload"].host.SecurityOpt; !slices.Equal(got, tt.want) {
+				t.Errorf("got %.100q, want %.100q", got, tt.want)
+			}
+			holder := e.containers["holder"].host.SecurityOpt
+			if has := slices.Contains(holder, ours); holder[0] != "no-new-privileges" || has != engine.ReplacesSeccomp(engine.SeccompDefault(e.security)) {
+				t.Errorf("holder: %.100q", holder)
+			}
+		})
 	}
 }
 
@@ -218,7 +261,7 @@ func TestInputAndSignals(t *testing.T) {
 
 // TestFailuresLeaveNothing fails every step.
 func TestFailuresLeaveNothing(t *testing.T) {
-	for _, step := range []string{"load", "create holder", "create workload", "start holder", "policy", "attach", "start workload"} {
+	for _, step := range []string{"load", "info", "create holder", "create workload", "start holder", "policy", "attach", "start workload"} {
 		t.Run(strings.ReplaceAll(step, " ", "-"), func(t *testing.T) {
 			e := newEngine()
 			e.fail = step

@@ -90,7 +90,7 @@ func (c *Client) Conditions(ctx context.Context) (Conditions, error) {
 	if err != nil {
 		return Conditions{}, err
 	}
-	o := Conditions{Info: info, HostServers: servers}
+	o := Conditions{Info: info, HostServers: servers, Vsock: hasVsock(miscDevices)}
 	if path, unix := strings.CutPrefix(c.engine().DaemonHost(), "unix://"); unix {
 		o.Sockets = []string{path}
 	}

@@ -56,6 +56,7 @@ type Container struct {
 	Capabilities []string // sorted, "NET_RAW"
 	// Unconfined is set if no seccomp filter holds, and OpenPaths if /proc and /sys are writable.
 	Unconfined, OpenPaths bool
+	Vsock                 bool   // its seccomp profile may let it open sockets of AF_VSOCK
 	PIDMode               string // "", "host" or "container:" with an id
 	Runtime               string // its name, see [Info.Runtimes]
 	Mounts                []Mount
@@ -189,6 +190,7 @@ func (c *Client) inspect(ctx context.Context, id string) (Container, error) {
 		Unconfined:   unconfined(h.SecurityOpt, h.Privileged, info),
 		// The engine's defaults are not empty; nil is what engines without the setting send.
 		OpenPaths: h.Privileged || h.ReadonlyPaths != nil && len(h.ReadonlyPaths) == 0,
+		Vsock:     vsock(h.SecurityOpt, info),
 		PIDMode:   string(h.PidMode),
 		Runtime:   h.Runtime,
 	}

@@ -84,6 +84,7 @@ func TestInspect(t *testing.T) {
 			{"udp", 53, netip.MustParseAddrPort("127.0.0.1:5353")}},
 		Restart:      "always",
 		Capabilities: []string{"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"},
+		Vsock:        true, // the engine is an old one
 		PIDMode:      "host",
 		Runtime:      "runc",
 		Mounts:       []Mount{{"/srv", "/data"}, {"/run", "/r"}},

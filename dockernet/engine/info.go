@@ -22,8 +22,9 @@ type Info struct {
 	// System is the name of the operating system, "Debian GNU/Linux 12 (bookworm)".
 	System   string
 	Rootless bool
-	// Unconfined is set if containers have no seccomp filter unless they ask for one.
-	Unconfined bool
+	// Unconfined is set if containers have no seccomp filter unless they ask for one, and OtherSeccomp if they have one
+	// that is not the engine's own.
+	Unconfined, OtherSeccomp bool
 	// DefaultRuntime is what containers use that name none.
 	DefaultRuntime string
 	// Runtimes maps their names to the program or shim behind each, by the last element of its path.
@@ -64,7 +65,6 @@ func describe(info system.Info, version types.Version) Info {
 		Product:        "Docker",
 		Kernel:         info.KernelVersion,
 		System:         info.OperatingSystem,
-		Unconfined:     true,
 		DefaultRuntime: info.DefaultRuntime,
 		Runtimes:       make(map[string]string),
 	}
@@ -74,14 +74,15 @@ func describe(info system.Info, version types.Version) Info {
 		}
 	}
 	for _, option := range info.SecurityOptions {
-		// "name=seccomp,profile=builtin"
-		name, rest, _ := strings.Cut(option, ",")
-		switch name {
-		case "name=rootless":
-			i.Rootless = true
-		case "name=seccomp":
-			i.Unconfined = rest == "profile=unconfined"
-		}
+		name, _, _ := strings.Cut(option, ",")
+		i.Rootless = i.Rootless || name == "name=rootless"
+	}
+	switch SeccompDefault(info.SecurityOptions) {
+	case "", noSeccomp:
+		i.Unconfined = true
+	case ownSeccomp:
+	default:
+		i.OtherSeccomp = true
 	}
 	for name, runtime := range info.Runtimes {
 		program := runtime.Path

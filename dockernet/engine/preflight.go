@@ -33,15 +33,16 @@ func (c *Client) check(ctx context.Context) []Problem {
 			Repair: "start it, name its socket in DOCKER_HOST, and run this as root or in its group"}}
 	}
 	servers, err := hostServers(hostResolvConf)
-	list := info.problems(kernelRelease(), servers)
+	list := info.problems(kernelRelease(), servers, hasVsock(miscDevices))
 	if err != nil {
 		list = append(list, Problem{Check: "dns", What: err.Error(), Repair: "repair " + hostResolvConf, Warning: true})
 	}
 	return list
 }
 
-// problems finds what is wrong with an engine for a host with this kernel and these DNS servers.
-func (i Info) problems(kernel string, servers []netip.Addr) []Problem {
+// problems finds what is wrong with an engine for a host with this kernel and these DNS servers, and with sockets of
+// AF_VSOCK or without.
+func (i Info) problems(kernel string, servers []netip.Addr, hasVsock bool) []Problem {
 	var list []Problem
 	add := func(what, repair string) {
 		list = append(list, Problem{Check: "engine", What: what, Repair: repair})
@@ -74,6 +75,13 @@ func (i Info) problems(kernel string, servers []netip.Addr) []Problem {
 		}
 		list = append(list, Problem{Check: "dns", What: what, Warning: true,
 			Repair: "upgrade it to 23.0.11, 25.0.5, 26.0 or newer, or give containers on managed networks --dns with a server that is not a loopback address"})
+	}
+	if hasVsock && !i.Unconfined && vsock(nil, i) {
+		list = append(list, Problem{Check: "vsock", Warning: true,
+			What: "containers can open sockets of AF_VSOCK, which belong to no network, and reach what listens to those on the host, " +
+				"its virtual machines or its hypervisor",
+			Repair: "start them by sluice run, or with the seccomp profile that sluice check --seccomp prints; the engine can have it as " +
+				"seccomp-profile for all"})
 	}
 	return list
 }

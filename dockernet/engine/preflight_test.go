@@ -39,7 +39,7 @@ func TestInfoProblems(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&i)
 			}
-			list := i.problems("6.1.0", stub)
+			list := i.problems("6.1.0", stub, false)
 			if len(list) != len(tt.want) {
 				t.Fatalf("got %v, want %d", list, len(tt.want))
 			}
@@ -49,6 +49,21 @@ func TestInfoProblems(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where there are such sockets, and containers have a filter that lets them through.
+func TestVsockProblem(t *testing.T) {
+	old := Info{Version: "20.10.24", APIVersion: "1.41", Product: "Docker", Kernel: "6.1.0", DefaultRuntime: "runc"}
+	none := old
+	none.Unconfined = true
+	found := func(i Info, has bool) bool {
+		return slices.ContainsFunc(i.problems("6.1.0", nil, has), func(p Problem) bool {
+			return p.Check == "vsock" && p.Warning && strings.Contains(p.Repair, "check --seccomp")
+		})
+	}
+	if !found(old, true) || found(old, false) || found(none, true) {
+		t.Error("the wrong engines")
 	}
 }
 
@@ -68,7 +83,8 @@ func TestPreflightOfAnOldEngine(t *testing.T) {
 	for _, p := range c.check(t.Context()) {
 		checks = append(checks, p.Check)
 	}
-	if want := []string{"engine", "engine", "dns"}; !slices.Equal(checks, want) { // rootless, no seccomp, I-01
+	want := []string{"engine", "engine", "dns"}
+	if !slices.Equal(checks, want) { // rootless, no seccomp, I-01
 		t.Errorf("got problems with %v, want %v", checks, want)
 	}
 }

@@ -31,6 +31,7 @@ const (
 	ImageLabel       Kind = "image-label"
 	RestartPolicy    Kind = "restart-policy"
 	EngineDNS        Kind = "engine-dns"
+	Vsock            Kind = "vsock"
 )
 
 // Refusal is one reason, and what to do about it.
@@ -55,6 +56,8 @@ type Conditions struct {
 	Sockets []string
 	// HostServers are the DNS servers in the host's resolv.conf.
 	HostServers []netip.Addr
+	// Vsock is set if the machine has sockets of AF_VSOCK.
+	Vsock bool
 	// EarlyRules is set if the rules of managed networks are there before the engine is, when the host has started.
 	EarlyRules bool
 }
@@ -69,6 +72,18 @@ func (c *Container) Refusals(o Conditions) []Refusal {
 	list = append(list, c.sockets(&o)...)
 	return append(list, c.life(&o)...)
 }
+
+// Warnings returns what is accepted without being asked for, since most of those whom it concerns have nothing to lose by
+// it. It is to be shown all the same.
+func (c *Container) Warnings(o Conditions) []Refusal {
+	if !c.Vsock || !o.Vsock {
+		return nil
+	}
+	return []Refusal{{Vsock, "the container can open sockets of AF_VSOCK, which belong to no network, and reach what listens to those " +
+		"on the host, its virtual machines or its hypervisor", vsockRepair, true}}
+}
+
+const vsockRepair = "create it by sluice run, or with the seccomp profile that sluice check --seccomp prints"
 
 func (o *Conditions) attached(container string) bool {
 	return o.Attached != nil && o.Attached(container)

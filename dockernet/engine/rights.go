@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 )
@@ -55,52 +54,4 @@ func normalCapabilities(list []string) []string {
 
 func without(list, drop []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(c string) bool { return slices.Contains(drop, c) })
-}
-
-// unconfined reports whether no seccomp filter holds.
-func unconfined(options []string, privileged bool, info Info) bool {
-	if privileged {
-		return true
-	}
-	none := info.Unconfined
-	for _, o := range options {
-		// Engines have taken a colon for the sign of equality.
-		i := strings.IndexAny(o, "=:")
-		if i < 0 || o[:i] != "seccomp" {
-			continue
-		}
-		switch profile := o[i+1:]; profile {
-		case "unconfined":
-			none = true
-		case "builtin":
-			none = false
-		default:
-			none = letsAllThrough(profile)
-		}
-	}
-	return none
-}
-
-// letsAllThrough reports whether a seccomp profile, which the engine has as its text, refuses nothing. One that cannot
-// be read counts as that too.
-func letsAllThrough(profile string) bool {
-	lets := func(action string) bool {
-		return action == "SCMP_ACT_ALLOW" || action == "SCMP_ACT_LOG"
-	}
-	var p struct {
-		DefaultAction string
-		Syscalls      []struct{ Action string }
-	}
-	if json.Unmarshal([]byte(profile), &p) != nil || p.DefaultAction == "" {
-		return true
-	}
-	if !lets(p.DefaultAction) {
-		return false
-	}
-	for _, s := range p.Syscalls {
-		if !lets(s.Action) {
-			return false
-		}
-	}
-	return true
 }

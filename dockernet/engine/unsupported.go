@@ -24,4 +24,5 @@ func Routes() ([]netip.Prefix, error)                   { return nil, errors.Err
 func HostProblems() []Problem {
 	return []Problem{{Check: "kernel", What: "this is not Linux", Repair: "run it where the engine runs"}}
 }
-func kernelRelease() string { return "" }
+func kernelRelease() string  { return "" }
+func SeccompProfile() string { return "" }
