@@ -81,7 +81,7 @@ func (c *Controller) claim(ctx context.Context, r record) (*member, error) {
 		}
 		if m == nil {
 			m = newMember(r)
-			c.members[r.ID] = m
+			c.addLocked(m)
 		}
 		c.mu.Unlock()
 		if err := m.take(ctx); err != nil {

@@ -18,9 +18,7 @@ const (
 // audit publishes what the kernel refuses of a member until ctx is done.
 func (c *Controller) audit(ctx context.Context, m *member, n Net) {
 	for r := range n.Refusals(ctx) {
-		if c.events.Active() {
-			c.events.Publish(m.shown.Load().event(&r))
-		}
+		c.publish(m.shown.Load().event(&r))
 	}
 }
 

@@ -59,7 +59,8 @@ type Controller struct {
 
 	mu        sync.Mutex // guards all below
 	members   map[string]*member
-	dismissed map[string]bool // containers that are not to be admitted to managed networks
+	about     map[string]*member // the same by the ids that records have
+	dismissed map[string]bool    // containers that are not to be admitted to managed networks
 	silent    map[string]silent
 	ending    bool // no container is taken any more
 }
@@ -73,7 +74,7 @@ func New(config Config) (*Controller, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, dismissed: map[string]bool{},
+	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, dismissed: map[string]bool{},
 		silent: map[string]silent{}, began: time.Now(), recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
 	records, broken, err := s.load()
@@ -81,8 +82,10 @@ func New(config Config) (*Controller, error) {
 		return nil, err
 	}
 	for _, r := range records {
-		c.members[r.ID] = newMember(r)
-		c.members[r.ID].publish()
+		m := newMember(r)
+		m.history.partial = "the controller was started again then; what was before is not known"
+		c.addLocked(m)
+		m.publish()
 	}
 	for id, err := range broken {
 		// Its rules stay in the kernel, and nothing else will touch them.
@@ -100,7 +103,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	group.Go(func() error { c.follow(ctx); return nil })
 	group.Go(func() error {
 		for e := range c.config.Sidecar.Events(ctx) {
-			c.events.Publish(e)
+			c.publish(e)
 		}
 		return nil
 	})
@@ -145,6 +148,7 @@ func (c *Controller) Close() error {
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.members))
 	clear(c.members)
+	clear(c.about)
 	c.mu.Unlock()
 	var errs []error
 	for _, m := range all {
@@ -155,6 +159,12 @@ func (c *Controller) Close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// addLocked makes a member known. c.mu is held, or nobody else knows c.
+func (c *Controller) addLocked(m *member) {
+	_, id := m.record.about()
+	c.members[m.record.ID], c.about[id] = m, m
 }
 
 // all returns the members there are now.
@@ -218,6 +228,8 @@ func (c *Controller) forget(m *member) error {
 	c.mu.Lock()
 	if c.members[m.record.ID] == m {
 		delete(c.members, m.record.ID)
+		_, id := m.record.about()
+		delete(c.about, id)
 	}
 	c.mu.Unlock()
 	m.gone = true

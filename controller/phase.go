@@ -80,7 +80,9 @@ func (c *Controller) change(ctx context.Context, m *member, next record, began t
 		}
 		m.record = next
 		m.publish()
-		return m.receipt(began), nil
+		receipt := m.receipt(began)
+		m.history.changed(began, receipt, "")
+		return receipt, nil
 	case m.plan == nil:
 		return c.changeAnew(ctx, m, next, began)
 	}
@@ -155,6 +157,7 @@ func (c *Controller) finish(ctx context.Context, m *member, doing string, proxie
 	receipt := m.receipt(began)
 	receipt.FlowsCut, receipt.FlowsKept = proxied.FlowsCut+cut.Ended, proxied.FlowsKept+cut.Kept
 	receipt.DirectCut, receipt.InboundOpen = cut.Ended, cut.Inbound
+	m.history.changed(began, receipt, "")
 	return receipt, nil
 }
 
@@ -211,6 +214,7 @@ func (c *Controller) quarantine(ctx context.Context, m *member, doing string, ca
 		c.log.Error("a quarantine was not written down", "container", m.name(), "error", err)
 	}
 	m.publish()
+	m.history.changed(time.Now(), m.receipt(time.Now()), m.record.Problem)
 	c.metrics.quarantines.Inc()
 	c.log.Error("quarantined", "container", m.name(), "phase", m.record.Phase, "problem", m.record.Problem)
 	return &control.Error{Code: control.CodeQuarantined, Message: fmt.Sprintf(

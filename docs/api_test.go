@@ -25,6 +25,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller/api"
+	"sluice/controller/tally"
 	"sluice/policy"
 	"sluice/proxy"
 )
@@ -301,6 +302,12 @@ func (c *controller) Explain(context.Context, string, string) (control.Explanati
 	return control.Explanation{Target: "a.test:1", Phase: "run", Verdict: "allow", Reason: "name-rule", Rule: "a.test", Text: "it is allowed",
 		Addresses: []control.ExplainedAddress{{Address: "192.0.2.1", Verdict: "allow", Reason: "name-rule", Rule: "a.test"}}}, c.err
 }
+func (c *controller) Report(context.Context, string) (api.Report, error) {
+	return api.Report{Status: full, Since: time.Unix(1, 0), Now: time.Unix(3, 0), Partial: "started again", Earlier: 1,
+		Switches: []api.Switch{{Began: time.Unix(2, 0), Receipt: receipt, Problem: "it hangs"}}, Packets: []api.Packets{{Phase: "run", Allowed: 1, Refused: 2}},
+		Traffic: []tally.Phase{{Phase: "run", Refused: 1, Untold: 1, Generations: []uint64{2}, Attempts: []tally.Attempt{{Target: "b.test", Port: 443,
+			Protocol: "tls", Verdict: "refuse", Reason: "not-listed", Rule: "r", Count: 1}}}}}, c.err
+}
 func (c *controller) Flows(context.Context, string) ([]control.Flow, error) {
 	return []control.Flow{{ID: "1", Protocol: "tls", Target: "a.test:443", Address: "192.0.2.1:443", Since: time.Unix(1, 0), BytesIn: 1, Rule: "a.test"}}, c.err
 }
@@ -369,7 +376,8 @@ func TestFieldsAreDescribed(t *testing.T) {
 		{proxied, "Health", control.Health{}}, {proxied, "SessionSpec", control.SessionSpec{}}, {proxied, "Session", control.SessionStatus{}},
 		{proxied, "Receipt", control.Receipt{}}, {controlled, "Attach", api.Attach{}}, {controlled, "Phase", api.Phase{}},
 		{controlled, "SetPolicy", api.Policy{}}, {controlled, "NewNetwork", api.NewNetwork{}}, {controlled, "Network", api.Network{}},
-		{controlled, "Status", api.Status{}}, {controlled, "Receipt", api.Receipt{}},
+		{controlled, "Status", api.Status{}}, {controlled, "Receipt", api.Receipt{}}, {controlled, "Report", api.Report{}},
+		{controlled, "Switch", api.Switch{}}, {controlled, "Packets", api.Packets{}}, {controlled, "Traffic", tally.Phase{}}, {controlled, "Attempt", tally.Attempt{}},
 		{shared.Components.Schemas, "Flow", control.Flow{}}, {shared.Components.Schemas, "Explanation", control.Explanation{}},
 	} {
 		got := slices.Sorted(maps.Keys(row.schemas[row.name].Value.Properties))

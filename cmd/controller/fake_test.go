@@ -16,6 +16,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller/api"
+	"sluice/controller/tally"
 	"sluice/policy"
 )
 
@@ -165,6 +166,19 @@ func (f *fake) Explain(_ context.Context, ref, target string) (control.Explanati
 		return control.Explanation{}, err
 	}
 	return control.Explanation{Target: target, Phase: "run", Verdict: "refuse", Reason: "not-listed", Text: target + " is not listed"}, nil
+}
+
+func (f *fake) Report(ctx context.Context, ref string) (api.Report, error) {
+	s, err := f.Status(ctx, ref)
+	if err != nil {
+		return api.Report{}, err
+	}
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return api.Report{Status: s, Since: began, Now: began.Add(time.Minute), Partial: map[string]string{"db": "the controller was started again then; what was before is not known"}[s.Name],
+		Switches: []api.Switch{{Began: began, Receipt: api.Receipt{Generation: 1, Phase: "baseline", Digest: "sha256:0"}},
+			{Began: began.Add(20 * time.Second), Receipt: api.Receipt{Generation: 2, Phase: "run", FlowsCut: 1, FlowsKept: 2, Milliseconds: 4.56}}},
+		Traffic: []tally.Phase{{Phase: "run", Refused: 3, BytesOut: 7, Attempts: []tally.Attempt{{Target: "evil.test", Port: 443, Protocol: "tls", Verdict: "refuse", Reason: "not-listed", Count: 3}}}},
+		Packets: []api.Packets{{Phase: "baseline", Allowed: 12}, {Phase: "run", Refused: 5}, {Phase: "evaluation"}}}, nil
 }
 
 func (f *fake) Flows(context.Context, string) ([]control.Flow, error) {

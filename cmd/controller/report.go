@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -14,10 +16,12 @@ import (
 
 func newReport(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "report FILE",
+		Use:   "report {CONTAINER | FILE}",
 		Short: "Say what was tried in each phase, and what became of it",
-		Long: `Report sums up the result of a task (sluice task --result) or an audit: the file of sluice task --audit, or the lines of
-sluice logs -f --json. "-" is stdin. With --html it writes one file that loads nothing, for a browser or a phone.
+		Long: `Report says what has happened to a container since the controller began to look after it: its switches, and what it
+tried in each phase. It also sums up the result of a task (sluice task --result) or an audit: the file of sluice task
+--audit, or the lines of sluice logs -f --json. "-" is stdin. What is no file is a container's name or id. With --html it
+writes one file that loads nothing, for a browser or a phone.
 
 With --check it verifies that no line of the audit of a task was changed, taken out or put in, and prints the digest of
 the last one, which the result of the task has as well: if they differ, the end is missing. The exit code is 1 if the
@@ -36,7 +40,7 @@ audit is not whole.`,
 		if *head != "" {
 			return errors.New("--head belongs to --check")
 		}
-		r, err := readAudit(cmd, args[0])
+		r, err := readReport(cmd, g, args[0])
 		if err != nil {
 			return failed(err)
 		}
@@ -60,9 +64,30 @@ audit is not whole.`,
 	return cmd
 }
 
+// readReport reads a file if there is one, and asks for a container otherwise.
+func readReport(cmd *cobra.Command, g *globals, name string) (evidence.Report, error) {
+	if _, err := os.Stat(name); name == "-" || !errors.Is(err, os.ErrNotExist) {
+		return readAudit(cmd, name)
+	}
+	if strings.ContainsRune(name, filepath.Separator) {
+		return evidence.Report{}, fmt.Errorf("there is no file %s", name)
+	}
+	r, err := g.client().Report(cmd.Context(), name)
+	if err != nil {
+		return evidence.Report{}, fmt.Errorf("there is no file %s, and of a container: %w", name, err)
+	}
+	return evidence.OfContainer(r), nil
+}
+
 func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
-	if r.Task != "" {
-		cmd.Printf("task %s\n", clean(r.Task))
+	if r.Task != "" || r.Container != nil {
+		cmd.Println(clean(r.Title()))
+	}
+	if c := r.Container; c != nil {
+		cmd.Printf("%s, phase %s (%s), generation %d, since %s\n", c.State, clean(c.Phase), clean(modeAndTargets(*c)), c.Generation, c.Since.Local().Format(time.DateTime))
+		if c.Problem != "" {
+			cmd.Printf("%s\n", clean(c.Problem))
+		}
 	}
 	if r.Error != "" {
 		cmd.Printf("failed: %s\n", clean(r.Error))
@@ -111,6 +136,11 @@ func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
 		}
 		if more := len(p.Attempts) - top; more > 0 || p.Untold > 0 {
 			cmd.Printf("  and %d more, which --json prints; %d attempts were at too many targets to be told\n", max(more, 0), p.Untold)
+		}
+	}
+	for _, p := range r.Packets {
+		if p.Allowed+p.Refused > 0 {
+			cmd.Printf("\n%s: by address alone %d packets let through, %d refused\n", clean(p.Phase), p.Allowed, p.Refused)
 		}
 	}
 	if r.Violation {

@@ -62,6 +62,11 @@ func (c *Client) Explain(ctx context.Context, container, target string) (control
 	return perContainer[control.Explanation](ctx, c, http.MethodGet, container, "/explain?target="+url.QueryEscape(target), nil)
 }
 
+// Report says what has happened to a container.
+func (c *Client) Report(ctx context.Context, container string) (Report, error) {
+	return perContainer[Report](ctx, c, http.MethodGet, container, "/report", nil)
+}
+
 // Flows lists a container's open proxied connections.
 func (c *Client) Flows(ctx context.Context, container string) ([]control.Flow, error) {
 	return perContainer[[]control.Flow](ctx, c, http.MethodGet, container, "/flows", nil)

@@ -22,6 +22,7 @@ type Backend interface {
 	Phase(ctx context.Context, container string, phase policy.Phase, generation uint64) (Receipt, error)
 	Set(ctx context.Context, container string, policies policy.Phases, generation uint64) (Receipt, error)
 	Explain(ctx context.Context, container, target string) (control.Explanation, error)
+	Report(ctx context.Context, container string) (Report, error)
 	Flows(ctx context.Context, container string) ([]control.Flow, error)
 	// Networks, CreateNetwork and RemoveNetwork are about managed networks.
 	Networks(ctx context.Context) ([]Network, error)
@@ -53,6 +54,7 @@ var routes = []route{
 	{"/v1/containers/{id}/flows", http.MethodGet, flows},
 	{"/v1/containers/{id}/phase", http.MethodPut, phase},
 	{"/v1/containers/{id}/policy", http.MethodPut, set},
+	{"/v1/containers/{id}/report", http.MethodGet, report},
 	{"/v1/events", http.MethodGet, func(b Backend, w http.ResponseWriter, req *http.Request) error {
 		b.Events().Stream(w, req)
 		return nil
@@ -137,6 +139,10 @@ func explain(b Backend, w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	return control.Answer(w)(b.Explain(req.Context(), req.PathValue("id"), target))
+}
+
+func report(b Backend, w http.ResponseWriter, req *http.Request) error {
+	return control.Answer(w)(b.Report(req.Context(), req.PathValue("id")))
 }
 
 func flows(b Backend, w http.ResponseWriter, req *http.Request) error {

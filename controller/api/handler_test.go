@@ -68,6 +68,10 @@ func (b *fakeBackend) Explain(_ context.Context, c, target string) (control.Expl
 	return control.Explanation{Target: target}, b.called(c, "explain")
 }
 
+func (b *fakeBackend) Report(_ context.Context, c string) (Report, error) {
+	return Report{Status: Status{Name: c}, Switches: []Switch{{Receipt: Receipt{Generation: 4}, Problem: "it hangs"}}}, b.called(c, "report")
+}
+
 func (b *fakeBackend) Flows(_ context.Context, c string) ([]control.Flow, error) {
 	return nil, b.called(c, "flows")
 }
@@ -140,6 +144,8 @@ func TestClientAndHandler(t *testing.T) {
 	check("set", r, err, Receipt{Container: "web", Generation: 5})
 	x, err := c.Explain(ctx, "web", "[2001:db8::1]:443&a=b")
 	check("explain", x, err, control.Explanation{Target: "[2001:db8::1]:443&a=b"})
+	report, err := c.Report(ctx, "web")
+	check("report", report, err, Report{Status: Status{Name: "web"}, Switches: []Switch{{Receipt: Receipt{Generation: 4}, Problem: "it hangs"}}})
 	flows, err := c.Flows(ctx, "web")
 	check("flows", flows, err, []control.Flow{})
 	text, err := c.Metrics(ctx)
@@ -159,7 +165,7 @@ func TestClientAndHandler(t *testing.T) {
 		t.Errorf("odd name: %v", err)
 	}
 	check("calls", b.calls, nil, []string{"web attach [no-network no-network no-network] run {true w}", "web status",
-		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web flows", "web detach",
+		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web report", "web flows", "web detach",
 		`web network true {"baseline_network_policy":` + public + `,"run_network_policy":` + public + `,"evaluation_network_policy":` + public + `}`,
 		"web rm tasks true", "a/../b?c status"})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/docker/go-units"
@@ -39,21 +40,38 @@ type bar struct {
 	Left, Width float64
 }
 
-// Bars places the steps on a time line from the first to the last.
+// Bars places the steps on a time line from the first to the last; of a container, what is in force from one switch to
+// the next.
 func (r Report) Bars() []bar {
 	if len(r.Steps) == 0 {
 		return nil
 	}
 	began, ended := r.Steps[0].Began, r.Steps[0].Began
 	end := func(s lifecycle.Step) time.Time { return s.Began.Add(time.Duration(s.Seconds * float64(time.Second))) }
-	for _, s := range r.Steps {
-		began, ended = earlier(began, s.Began), later(ended, end(s))
+	steps := slices.Clone(r.Steps)
+	for i := range steps {
+		if r.Container != nil {
+			until := r.Now
+			if i+1 < len(steps) {
+				until = steps[i+1].Began
+			}
+			steps[i].Seconds = until.Sub(steps[i].Began).Seconds()
+		}
+		if s := steps[i]; s.Began.Before(began) {
+			began = s.Began
+		}
+		if e := end(steps[i]); e.After(ended) {
+			ended = e
+		}
 	}
 	total := max(ended.Sub(began).Seconds(), 1e-9)
 	var bars []bar
-	for _, s := range r.Steps {
+	for _, s := range steps {
 		b := bar{Step: s, Name: string(s.Boundary), Left: 100 * s.Began.Sub(began).Seconds() / total, Width: 100 * s.Seconds / total}
-		if s.Switch {
+		switch {
+		case r.Container != nil:
+			b.Name = s.Phase.String()
+		case s.Switch:
 			b.Name = "→ " + s.Phase.String()
 		}
 		bars = append(bars, b)

@@ -7,14 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
+	"sluice/controller/api"
 	"sluice/lifecycle"
+	"sluice/policy"
 )
 
-// Report is what there is to say of a task, or of an audit without one.
+// Report is what there is to say of a task, of a container that runs, or of an audit without either.
 type Report struct {
 	Task string `json:"task,omitempty"`
+	// Container is one that runs, as it was at Now.
+	Container *api.Status `json:"container,omitempty"`
+	Now       time.Time   `json:"now,omitzero"`
+	// Packets are those of a container that were judged by address alone, of which there are no records.
+	Packets []api.Packets `json:"packets,omitempty"`
 	// Modes are those in force, by phase, as far as they are known.
 	Modes map[string]string `json:"network_modes,omitempty"`
 	// Steps are boundaries and switches in their order, with the receipts.
@@ -99,6 +107,46 @@ func readResult(in io.Reader) (Report, error) {
 	return report, nil
 }
 
+// OfContainer is the report of a container that runs.
+func OfContainer(c api.Report) Report {
+	status := c.Status
+	r := Report{Container: &status, Now: c.Now, Packets: c.Packets, Modes: map[string]string{}, Phases: c.Traffic, Problem: c.Partial}
+	for phase, text := range status.Policies {
+		if p, err := policy.ParsePolicy(text); err == nil { // one of a newer controller is not shown
+			r.Modes[phase] = p.Mode.String()
+		}
+	}
+	for _, s := range c.Switches {
+		step := lifecycle.Step{Switch: true, Environment: lifecycle.Role(status.Name), Generation: s.Generation, Began: s.Began,
+			Seconds: s.Milliseconds / 1000, Error: s.Problem}
+		if phase, err := policy.ParsePhase(s.Phase); err == nil {
+			step.Phase = phase
+		}
+		if s.Problem == "" {
+			step.Receipt = &s.Receipt
+		}
+		r.Steps = append(r.Steps, step)
+	}
+	if c.Earlier > 0 {
+		r.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d earlier switches are left out", r.Problem, c.Earlier), "; ")
+	}
+	r.Enforcement = &Enforcement{BeforeFirstProcess: status.Holder != "" && status.Holder != status.ID,
+		UncoveredMilliseconds: status.UncoveredMilliseconds, Unknown: c.Partial, Generations: Generations(r.Steps)}
+	r.finish()
+	return r
+}
+
+// Title is what the report is about.
+func (r Report) Title() string {
+	switch {
+	case r.Task != "":
+		return "task " + r.Task
+	case r.Container != nil:
+		return "container " + r.Container.Name
+	}
+	return "Network report"
+}
+
 func (r *Report) finish() {
 	if r.Steps == nil {
 		r.Steps = []lifecycle.Step{}
@@ -109,16 +157,4 @@ func (r *Report) finish() {
 	for _, p := range r.Phases {
 		r.Violation = r.Violation || p.Phase == "run" && p.Refused > 0
 	}
-}
-
-// Missing is the target that a policy would need for a refused attempt to succeed; "" where no target helps.
-func (a Attempt) Missing() string {
-	if a.Verdict != Refused {
-		return ""
-	}
-	switch a.Reason {
-	case "not-listed", "port-not-listed", "no-network":
-		return a.Where()
-	}
-	return ""
 }

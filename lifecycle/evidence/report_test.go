@@ -40,23 +40,6 @@ func TestReadReport(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
-	for _, row := range []struct {
-		a    Attempt
-		want string
-	}{
-		{Attempt{Target: "a.test", Port: 443, Verdict: Refused, Reason: "not-listed"}, "a.test:443"},
-		{Attempt{Target: "2001:db8::1", Port: 443, Verdict: Refused, Reason: "not-listed"}, "[2001:db8::1]:443"},
-		{Attempt{Target: "a.test", Port: 53, Protocol: "dns-udp", Verdict: Refused, Reason: "not-listed"}, "a.test"},
-		{Attempt{Target: "169.254.169.254", Port: 80, Verdict: Refused, Reason: "floor"}, ""},
-		{Attempt{Target: "a.test", Port: 443, Verdict: Allowed}, ""},
-	} {
-		if got := row.a.Missing(); got != row.want {
-			t.Errorf("%+v: got %q, want %q", row.a, got, row.want)
-		}
-	}
-}
-
 // TestHTML checks that the page loads nothing and that what stands in a record stays text.
 func TestHTML(t *testing.T) {
 	var sum Summary
