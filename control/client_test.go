@@ -23,7 +23,7 @@ func TestClientAndHandler(t *testing.T) {
 		Container: "web", ContainerID: "0123", Generation: 7, Phase: "run",
 		Policies:  map[string]json.RawMessage{"run": json.RawMessage(`{"network_mode":"allowlist","allowed_hosts":["ok.test"]}`)},
 		Upstreams: []string{"192.0.2.53"}, Never: []string{"192.0.2.0/24"},
-		Hosts: map[string][]string{"db": {"192.0.2.9", "2001:db8::9"}}, NoRoute: []string{"ipv6"},
+		Hosts: map[string][]string{"db": {"192.0.2.9", "2001:db8::9"}}, Open: map[string][]string{"gate": {"192.0.2.8"}}, NoRoute: []string{"ipv6"},
 	}
 	receipt, err := c.SetSession(ctx, "s1", spec)
 	if err != nil {

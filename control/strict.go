@@ -21,6 +21,7 @@ func (s *SessionSpec) UnmarshalJSON(data []byte) error {
 		"never":        &spec.Never,
 		"no_route":     &spec.NoRoute,
 	}
+	names := map[string]*map[string][]string{"hosts": &spec.Hosts, "open": &spec.Open}
 	err := Members(data, func(key string, value json.RawMessage) error {
 		if key == "policies" {
 			spec.Policies = map[string]json.RawMessage{}
@@ -29,14 +30,14 @@ func (s *SessionSpec) UnmarshalJSON(data []byte) error {
 				return nil
 			})
 		}
-		if key == "hosts" {
-			spec.Hosts = map[string][]string{}
+		if to, ok := names[key]; ok {
+			*to = map[string][]string{}
 			return Members(value, func(name string, value json.RawMessage) error {
 				var addresses []string
 				if err := json.Unmarshal(value, &addresses); err != nil {
 					return err
 				}
-				spec.Hosts[name] = addresses
+				(*to)[name] = addresses
 				return nil
 			})
 		}

@@ -37,8 +37,11 @@ type SessionSpec struct {
 	Never []string `json:"never,omitzero"`
 	// Hosts are names that the session answers itself, each with its addresses: siblings, aliases, extra hosts.
 	Hosts map[string][]string `json:"hosts,omitzero"`
+	// Open are names, with their addresses, that the session answers whatever its policy says: that of a proxy which
+	// every phase may reach.
+	Open map[string][]string `json:"open,omitzero"`
 	// NoRoute are the families, "ipv4" or "ipv6", that the proxy has no route for: the session hands out no address of
-	// them but those of Hosts, so that clients take the other family.
+	// them but those of Hosts and Open, so that clients take the other family.
 	NoRoute []string `json:"no_route,omitzero"`
 }
 
@@ -85,10 +88,11 @@ type SessionStatus struct {
 	Source      *Source      `json:"source,omitempty"`    // the policy file, if one is followed
 	// Policies is every phase's policy by the phase's name; left out of lists of sessions.
 	Policies map[string]json.RawMessage `json:"policies,omitempty"`
-	// Upstreams, Never, Hosts and NoRoute are as in [SessionSpec]; left out of lists of sessions.
+	// Upstreams, Never, Hosts, Open and NoRoute are as in [SessionSpec]; left out of lists of sessions.
 	Upstreams []string            `json:"upstreams,omitempty"`
 	Never     []string            `json:"never,omitempty"`
 	Hosts     map[string][]string `json:"hosts,omitempty"`
+	Open      map[string][]string `json:"open,omitempty"`
 	NoRoute   []string            `json:"no_route,omitempty"`
 }
 

@@ -23,6 +23,8 @@ type Surroundings struct {
 	Never []netip.Prefix
 	// Hosts are names that are answered without a server: siblings, aliases, extra hosts.
 	Hosts map[string][]netip.Addr
+	// Open are names that are answered whatever the policy says.
+	Open map[string][]netip.Addr
 	// NoRoute are the families that the proxy has no route for, nil where it has both.
 	NoRoute *Families
 }
@@ -44,6 +46,9 @@ func (s *Surroundings) with(change *Surroundings) *Surroundings {
 	}
 	if change.Hosts != nil {
 		next.Hosts = change.Hosts
+	}
+	if change.Open != nil {
+		next.Open = change.Open
 	}
 	if change.NoRoute != nil {
 		next.NoRoute = change.NoRoute
@@ -119,6 +124,9 @@ func (s *Session) localName(name []byte) []netip.Addr {
 	return nil
 }
 
+// openName answers names that no policy refuses.
+func (s *Session) openName(name []byte) []netip.Addr { return s.around.Load().Open[string(name)] }
+
 // makeFilter puts a DNS filter in service. The caller holds s.switching.
 func (s *Session) makeFilter() *dns.Server {
 	filter := dns.New(dns.Options{
@@ -130,7 +138,7 @@ func (s *Session) makeFilter() *dns.Server {
 			}
 			return now
 		},
-		Fresh: s.freshen, Upstreams: s.upstreamsOf(s.around.Load()), Hosts: s.localName, Observe: s.observe, Learn: s.learn,
+		Fresh: s.freshen, Upstreams: s.upstreamsOf(s.around.Load()), Hosts: s.localName, Open: s.openName, Observe: s.observe, Learn: s.learn,
 		Logger: s.server.log,
 	})
 	s.dns.Store(filter)
@@ -200,19 +208,25 @@ func (s *Surroundings) describe(status *control.SessionStatus) {
 	if s.NoRoute != nil && s.NoRoute.IPv6 {
 		status.NoRoute = append(status.NoRoute, familyIPv6)
 	}
-	for name, addresses := range s.Hosts {
-		if status.Hosts == nil {
-			status.Hosts = make(map[string][]string, len(s.Hosts))
-		}
+	status.Hosts, status.Open = describeHosts(s.Hosts), describeHosts(s.Open)
+}
+
+func describeHosts(hosts map[string][]netip.Addr) map[string][]string {
+	if len(hosts) == 0 {
+		return nil
+	}
+	described := make(map[string][]string, len(hosts))
+	for name, addresses := range hosts {
 		for _, a := range addresses {
-			status.Hosts[name] = append(status.Hosts[name], a.String())
+			described[name] = append(described[name], a.String())
 		}
 	}
+	return described
 }
 
 // surroundings reads those of a spec. Fields that are absent there are nil.
 func surroundings(spec *control.SessionSpec) (*Surroundings, error) {
-	if spec.Upstreams == nil && spec.Never == nil && spec.Hosts == nil && spec.NoRoute == nil {
+	if spec.Upstreams == nil && spec.Never == nil && spec.Hosts == nil && spec.Open == nil && spec.NoRoute == nil {
 		return nil, nil
 	}
 	s := new(Surroundings)
@@ -249,20 +263,31 @@ func surroundings(spec *control.SessionSpec) (*Surroundings, error) {
 			return nil, fmt.Errorf("no_route: %q is no family: write %q or %q", family, familyIPv4, familyIPv6)
 		}
 	}
-	if spec.Hosts != nil {
-		s.Hosts = make(map[string][]netip.Addr, len(spec.Hosts))
+	var err error
+	if s.Hosts, err = readHosts("hosts", spec.Hosts); err != nil {
+		return nil, err
 	}
-	for name, addresses := range spec.Hosts {
+	s.Open, err = readHosts("open", spec.Open)
+	return s, err
+}
+
+// readHosts reads names with addresses; nil is nil.
+func readHosts(field string, spec map[string][]string) (map[string][]netip.Addr, error) {
+	if spec == nil {
+		return nil, nil
+	}
+	hosts := make(map[string][]netip.Addr, len(spec))
+	for name, addresses := range spec {
 		key := strings.ToLower(strings.TrimSuffix(name, "."))
 		for _, text := range addresses {
 			a, err := netip.ParseAddr(text)
 			if err != nil || a.Zone() != "" {
-				return nil, fmt.Errorf("hosts: %q of %s is no address without a zone", text, name)
+				return nil, fmt.Errorf("%s: %q of %s is no address without a zone", field, text, name)
 			}
-			s.Hosts[key] = append(s.Hosts[key], a.Unmap())
+			hosts[key] = append(hosts[key], a.Unmap())
 		}
 	}
-	return s, nil
+	return hosts, nil
 }
 
 // Words for families on the wire.

@@ -107,6 +107,7 @@ func TestSurroundings(t *testing.T) {
 		{Upstreams: []string{"dns.test"}}, {Upstreams: []string{"192.0.2.1:0"}}, {Never: []string{"192.0.2.1"}},
 		{Hosts: map[string][]string{"db": {"db.test"}}}, {Hosts: map[string][]string{"db": {"fe80::1%eth0"}}},
 		{NoRoute: []string{"tcp"}},
+		{Open: map[string][]string{"gate": {"10.0.0.0/8"}}},
 	} {
 		if _, err := r.set(r.session.id, bad); !errors.Is(err, control.ErrInvalid) {
 			t.Errorf("%+v: got %v, want an invalid request", bad, err)

@@ -12,8 +12,8 @@ import (
 // localTTL is short, for siblings come and go.
 const localTTL = 5 * time.Second
 
-// appendLocal appends the answer to q for a local name with these addresses, less those that the rules refuse.
-func (q *query) appendLocal(dst []byte, rules *Rules, addrs []netip.Addr) ([]byte, matcher.Decision) {
+// appendLocal appends the answer to q for a local name with these addresses, less those that judge refuses.
+func (q *query) appendLocal(dst []byte, judge func(netip.Addr) matcher.Decision, addrs []netip.Addr) ([]byte, matcher.Decision) {
 	d := q.decision
 	start := len(dst)
 	dst = q.appendReply(dst, dnswire.RcodeNoError, noExtended, "")
@@ -29,7 +29,7 @@ func (q *query) appendLocal(dst []byte, rules *Rules, addrs []netip.Addr) ([]byt
 			continue
 		}
 		// Siblings lie in networks that the proxy itself must not dial, and are reached without it.
-		if dj := rules.Ruleset.Answer(d, addr); dj.Verdict != matcher.Allow && dj.Reason != matcher.OwnAddress {
+		if dj := judge(addr); dj.Verdict != matcher.Allow && dj.Reason != matcher.OwnAddress {
 			refused = dj
 			q.dropped++
 			continue

@@ -84,3 +84,36 @@ func TestLocalNamesNotForTheProxy(t *testing.T) {
 		})
 	}
 }
+
+// TestOpenNames checks that a name of Options.Open is answered under every policy, and no other is.
+func TestOpenNames(t *testing.T) {
+	open := func(name []byte) []netip.Addr {
+		if string(name) != "db" {
+			return nil
+		}
+		return []netip.Addr{netip.MustParseAddr("172.18.0.2")}
+	}
+	for _, tt := range []struct {
+		name   string
+		policy policy.Policy
+	}{
+		{"public", public}, {"no-network", noNetwork}, {"allowlist", allow("ok.test")}, {"denied", deny("db")}, {"denied-address", deny("172.18.0.0/16")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			up := dnstest.New(t, addresses)
+			f := newFilter(t, tt.policy, Options{Open: open}, up.Addr)
+			if m := f.ask("db", dns.TypeA); values(m) != "172.18.0.2" || m.Rcode != dns.RcodeSuccess {
+				t.Errorf("got %v", m)
+			}
+			if m := f.ask("db", dns.TypeTXT); values(m) != "" || m.Rcode != dns.RcodeSuccess {
+				t.Errorf("text: got %v", m)
+			}
+			if got := up.Count(); got != 0 {
+				t.Errorf("the upstream was asked %d times", got)
+			}
+			if m := f.ask("db.ok.test", dns.TypeA); tt.policy.Mode == policy.NoNetwork && m.Rcode != dns.RcodeNameError {
+				t.Errorf("another name: got %v", m)
+			}
+		})
+	}
+}

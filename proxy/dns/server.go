@@ -21,7 +21,7 @@ type Rules struct {
 	Ruleset *matcher.Ruleset
 	Options policy.Options
 	// NoIPv4 and NoIPv6 say that the proxy has no route for the family: it hands out no address of it but those of
-	// Options.Hosts, so that clients take the other one.
+	// Options.Hosts and Open, so that clients take the other one.
 	NoIPv4, NoIPv6 bool
 	// Generation grows with every switch. Rules with another Ruleset are other rules even if it has not grown.
 	Generation uint64
@@ -46,6 +46,9 @@ type Options struct {
 	// the name in lower case without trailing dot, which it must not keep; no addresses means that it does not know
 	// the name. It is called for every allowed query and must not block.
 	Hosts func(name []byte) []netip.Addr
+	// Open, if set, answers A and AAAA for names that no policy refuses, and is called for every query, otherwise as
+	// Hosts is.
+	Open func(name []byte) []netip.Addr
 	// Observe, if set, is called once for every query that gets an answer, just before that, from several
 	// goroutines. It must be cheap, not keep the event, and not call the server.
 	Observe func(*Event)

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -58,6 +59,14 @@ func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp 
 		return w.reply(dst, d, rcode, noExtended)
 	}
 	rules := w.s.opts.Rules()
+	if w.s.opts.Open != nil && rules.Ruleset != nil && q.Question.Class == dnswire.ClassIN {
+		if addrs := w.s.opts.Open(q.name); len(addrs) > 0 {
+			q.judged(&rules, matcher.Decision{Verdict: matcher.Allow, Rule: matcher.NoRule})
+			dst, d := q.appendLocal(dst, func(netip.Addr) matcher.Decision { return q.decision }, addrs)
+			w.s.observe(q, d, dnswire.RcodeNoError, w.now)
+			return dst
+		}
+	}
 	d, what := decide(&rules, q)
 	q.judged(&rules, d)
 	if what != forward {
@@ -66,7 +75,7 @@ func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp 
 	}
 	if w.s.opts.Hosts != nil {
 		if addrs := w.s.opts.Hosts(q.name); len(addrs) > 0 {
-			dst, d = q.appendLocal(dst, &rules, addrs)
+			dst, d = q.appendLocal(dst, func(a netip.Addr) matcher.Decision { return rules.Ruleset.Answer(d, a) }, addrs)
 			w.s.observe(q, d, dnswire.RcodeNoError, w.now)
 			return dst
 		}
