@@ -267,7 +267,7 @@ func (p planned) print(cmd *cobra.Command) error {
 
 // printRollout prints an input with the notice behind it.
 func printRollout(cmd *cobra.Command, name, notice string, encoded bool) error {
-	data, err := readFile(cmd, name)
+	data, err := readInput(cmd, name)
 	if err != nil {
 		return failed(err)
 	}
