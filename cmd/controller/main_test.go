@@ -60,6 +60,9 @@ func TestExitCodes(t *testing.T) {
 		{"logs-without-follow", "logs", "", exitUsage},
 		{"ls-args", "ls web", "", exitUsage},
 		{"serve-relative-socket", "serve --socket sluice.sock", "", exitUsage},
+		{"serve-ui-for-everybody", "serve --ui :9465", "", exitUsage},
+		{"serve-ui-elsewhere", "serve --ui 192.0.2.1:9465", "", exitUsage},
+		{"serve-ui-no-port", "serve --ui 127.0.0.1", "", exitUsage},
 		{"network-unknown", "network make x", "", exitUsage},
 	} {
 		t.Run(row.name, func(t *testing.T) {

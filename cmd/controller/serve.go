@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"sluice/controller/ui"
 )
 
 // settings of serve.
@@ -21,6 +23,7 @@ type settings struct {
 	socket       string
 	metrics      string
 	proxyMetrics string
+	ui           string
 	proxy        string
 	upstreams    []string
 	privateZones []string
@@ -48,6 +51,7 @@ directory of the socket has its state. Root may use the socket, and the group "s
 	flags.SortFlags = false
 	flags.StringVar(&s.metrics, "metrics", "", "serve Prometheus the controller's metrics on `ADDR`")
 	flags.StringVar(&s.proxyMetrics, "proxy-metrics", "", "let the proxy serve its metrics on the host's `ADDR`")
+	flags.StringVar(&s.ui, "ui", "", "serve a page on the loopback `ADDR` that shows what happens, to whoever can connect")
 	flags.StringVar(&s.proxy, "proxy", "", "the `PATH` of sluice-proxy (default: beside this program)")
 	flags.StringSliceVar(&s.upstreams, "upstream", nil, "ask the DNS server `ADDR` for containers that have none (default: the host's)")
 	flags.StringSliceVar(&s.privateZones, "private-zone", nil, "let names under `DOMAIN` have private addresses in wildcards")
@@ -61,6 +65,11 @@ directory of the socket has its state. Root may use the socket, and the group "s
 		s.socket = g.socket
 		if !filepath.IsAbs(s.socket) {
 			return errors.New("--socket: give an absolute path")
+		}
+		if s.ui != "" {
+			if err := ui.Loopback(s.ui); err != nil {
+				return fmt.Errorf("--ui: %w", err)
+			}
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()

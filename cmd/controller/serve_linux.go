@@ -16,6 +16,7 @@ import (
 
 	"github.com/docker/docker/client"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,7 @@ import (
 	"sluice/controller/api"
 	"sluice/controller/host"
 	"sluice/controller/sidecar"
+	"sluice/controller/ui"
 	"sluice/dockernet/engine"
 	"sluice/matcher"
 )
@@ -79,11 +81,15 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	}
 
 	var closed []netip.AddrPort
-	metrics, err := listenMetrics(ctx, s.metrics, &closed)
+	metrics, err := listenAt(ctx, "--metrics", s.metrics, &closed)
 	if err != nil {
 		return err
 	}
-	proxyMetrics, err := listenMetrics(ctx, s.proxyMetrics, &closed)
+	proxyMetrics, err := listenAt(ctx, "--proxy-metrics", s.proxyMetrics, &closed)
+	if err != nil {
+		return err
+	}
+	page, err := listenAt(ctx, "--ui", s.ui, &closed)
 	if err != nil {
 		return err
 	}
@@ -139,8 +145,20 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	tasks.Go(func() error { return kernel.Run(ctx) })
 	tasks.Go(func() error { return c.Run(ctx) })
 	tasks.Go(func() error { return control.ServeHTTP(ctx, peers, api.Handler(c), log) })
+	readers := http.NewServeMux()
+	readers.Handle("GET /metrics", c.Metrics())
+	if page != nil {
+		lookers := readers
+		if metrics == nil || metrics.Addr().String() != page.Addr().String() { // at one address either listener may be asked for both
+			lookers = http.NewServeMux()
+		}
+		shown := ui.New(c, readBuild().Version)
+		lookers.Handle("/", shown)
+		tasks.Go(func() error { return shown.Run(ctx) })
+		tasks.Go(func() error { return serveAt(ctx, netutil.LimitListener(page, maxReaders), lookers, log) })
+	}
 	if metrics != nil {
-		tasks.Go(func() error { return serveMetrics(ctx, metrics, c.Metrics(), log) })
+		tasks.Go(func() error { return serveAt(ctx, metrics, readers, log) })
 	}
 	if s.untilIdle {
 		tasks.Go(func() error {
@@ -226,9 +244,9 @@ func addressesOf(list []netip.AddrPort) (all []netip.Addr) {
 	return all
 }
 
-// listenMetrics opens a listener at addr, unless that is empty, in a way that lets the next controller open it too. It
-// adds the address to those that containers must not reach.
-func listenMetrics(ctx context.Context, addr string, closed *[]netip.AddrPort) (*net.TCPListener, error) {
+// listenAt opens a listener at addr, unless that is empty, in a way that lets the next controller open it too. It adds
+// the address to those that containers must not reach. An error names the flag that addr is from.
+func listenAt(ctx context.Context, flag, addr string, closed *[]netip.AddrPort) (*net.TCPListener, error) {
 	if addr == "" {
 		return nil, nil
 	}
@@ -239,7 +257,7 @@ func listenMetrics(ctx context.Context, addr string, closed *[]netip.AddrPort) (
 	}}
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	tcp := l.(*net.TCPListener)
 	at := tcp.Addr().(*net.TCPAddr).AddrPort()
@@ -247,16 +265,17 @@ func listenMetrics(ctx context.Context, addr string, closed *[]netip.AddrPort) (
 	return tcp, nil
 }
 
-// serveMetrics answers Prometheus until ctx is done.
-func serveMetrics(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", handler)
-	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+// maxReaders is how many connections the page may have at once.
+const maxReaders = 64
+
+// serveAt answers those who only read, Prometheus or a browser, until ctx is done.
+func serveAt(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
 }
