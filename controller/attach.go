@@ -24,9 +24,17 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 		return api.Status{}, err
 	}
 	var about workload
+	before := Anything
+	if container.silent() {
+		before = Nothing
+	}
 	if o.Workload != "" {
-		if about, err = c.workload(ctx, &container, o); err != nil {
+		var begun bool
+		if about, begun, err = c.workload(ctx, &container, o); err != nil {
 			return api.Status{}, err
+		}
+		if container.Holder && !begun {
+			before = Nothing
 		}
 	}
 	set := newPolicySet(policies)
@@ -46,7 +54,7 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 	}
 	m.container = container
 	ctx = context.WithoutCancel(ctx) // from here on it is done or undone, not left in the middle
-	receipt, err := c.attach(ctx, m, began)
+	receipt, err := c.attach(ctx, m, began, before)
 	if err != nil {
 		c.metrics.failed("attach")
 		return api.Status{}, err
@@ -58,7 +66,7 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 	return s, nil
 }
 
-func (c *Controller) attach(ctx context.Context, m *member, began time.Time) (api.Receipt, error) {
+func (c *Controller) attach(ctx context.Context, m *member, began time.Time, before Before) (api.Receipt, error) {
 	const doing = "attaching"
 	proxied, touched, err := c.establish(ctx, m)
 	if err != nil && !touched {
@@ -67,7 +75,7 @@ func (c *Controller) attach(ctx context.Context, m *member, began time.Time) (ap
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
-	return c.finish(ctx, m, doing, proxied, began, true)
+	return c.finish(ctx, m, doing, proxied, began, before)
 }
 
 // claim returns the container's member, a new one for r if there is none, with its turn taken.

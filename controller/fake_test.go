@@ -327,7 +327,7 @@ func (n *fakeNet) Listen() (*netns.Sockets, error) {
 	return &netns.Sockets{TCP4: netns.Socket{Port: n.ports}, UDP4: netns.Socket{Port: n.ports}}, nil
 }
 
-func (n *fakeNet) Cut(_ *Plan, phase policy.Phase, _ bool) (c Cut, err error) {
+func (n *fakeNet) Cut(_ *Plan, phase policy.Phase, before Before) (c Cut, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.do("cut"); err != nil {

@@ -10,17 +10,18 @@ import (
 	"sluice/controller/api"
 )
 
-// workload looks at the container that shares the network of the one to be attached and that all will be about.
-func (c *Controller) workload(ctx context.Context, holder *Container, o api.Options) (workload, error) {
+// workload looks at the container that shares the network of the one to be attached and that all will be about, and
+// tells whether it runs already.
+func (c *Controller) workload(ctx context.Context, holder *Container, o api.Options) (about workload, begun bool, err error) {
 	w, err := c.config.Engine.Inspect(ctx, o.Workload)
 	if err != nil {
-		return workload{}, err
+		return workload{}, false, err
 	}
 	if w.Joined != holder.ID {
-		return workload{}, refused(holder, fmt.Sprintf("container %s does not share its network: create that with --network container:%s", w.Name, holder.ID))
+		return workload{}, false, refused(holder, fmt.Sprintf("container %s does not share its network: create that with --network container:%s", w.Name, holder.ID))
 	}
 	w.Refusals = slices.DeleteFunc(slices.Clone(w.Refusals), func(r Refusal) bool { return r.Joins }) // it is about to be under one
-	return workload{w.ID, w.Name}, holdable(&w, o.AllowWeak)
+	return workload{w.ID, w.Name}, w.Running, holdable(&w, o.AllowWeak)
 }
 
 // inspect asks the engine for the member's container. Reasons against containers that share its network are its own.

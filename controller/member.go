@@ -29,6 +29,7 @@ type member struct {
 	plan      *Plan              // what the layers have in force; nil if they must be installed anew
 	restage   bool               // the layers hold something else staged than plan
 	intruders map[string]Refusal // containers that share its network and could change its rules, by their ids
+	unknown   string             // why an adopted container's policy is not known; empty if it is
 	since     time.Time
 	uncovered time.Duration
 
@@ -36,8 +37,9 @@ type member struct {
 	gaps   atomic.Int64
 	gapEnd atomic.Int64
 
-	cut   atomic.Uint64         // flows, ever
-	shown atomic.Pointer[shown] // for readers, who do not wait for their turn
+	history history
+	cut     atomic.Uint64         // flows, ever
+	shown   atomic.Pointer[shown] // for readers, who do not wait for their turn
 }
 
 // shown is a member as readers see it.
@@ -54,6 +56,7 @@ type shown struct {
 
 func newMember(r record) *member {
 	m := &member{turn: make(chan struct{}, 1), record: r, intruders: map[string]Refusal{}}
+	m.history.since = time.Now()
 	name, id := r.about()
 	m.shown.Store(&shown{container: r.ID, status: api.Status{ID: id, Name: name}})
 	return m
@@ -139,6 +142,9 @@ func (m *member) publish() {
 			Generation: r.Generation, Digest: r.set.digests[r.Phase].String(), Since: m.since,
 			UncoveredMilliseconds: milliseconds(m.uncovered),
 		}}
+	if s.status.Problem == "" {
+		s.status.Problem = m.unknown
+	}
 	if id != r.ID {
 		s.status.Holder = r.ID
 	}

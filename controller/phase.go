@@ -118,7 +118,7 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
 	m.plan, m.restage = plan, false
-	return c.finish(ctx, m, doing, proxied, began, false)
+	return c.finish(ctx, m, doing, proxied, began, Ruled)
 }
 
 // changeAnew goes from a quarantine, or from what is not known, to a phase.
@@ -141,12 +141,12 @@ func (c *Controller) changeAnew(ctx context.Context, m *member, next record, beg
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
-	return c.finish(ctx, m, doing, proxied, began, true)
+	return c.finish(ctx, m, doing, proxied, began, Anything)
 }
 
 // finish cuts what is open and refused now, and answers.
-func (c *Controller) finish(ctx context.Context, m *member, doing string, proxied control.Receipt, began time.Time, first bool) (api.Receipt, error) {
-	cut, err := m.net.Cut(m.plan, m.record.Phase, first)
+func (c *Controller) finish(ctx context.Context, m *member, doing string, proxied control.Receipt, began time.Time, before Before) (api.Receipt, error) {
+	cut, err := m.net.Cut(m.plan, m.record.Phase, before)
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}

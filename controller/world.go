@@ -45,6 +45,8 @@ type Container struct {
 	// Joined is the container, by its id, whose network it shares, and Restarts is set if the engine starts it again.
 	Joined   string
 	Restarts bool
+	// Holder is set if it does nothing but hold the network of others.
+	Holder bool
 	// Running is set while it has processes, also paused ones. What follows is meaningful only then, but for Refusals.
 	Running bool
 	// Started and Sandbox tell one run of the container from the next: when it began, in the engine's words, and the
@@ -150,9 +152,8 @@ type Net interface {
 	Gate() Layer
 	Guard() Layer
 	// Cut ends what is open on the direct plane and refused in a phase: it destroys sockets in the namespace and
-	// deletes connection tracking. Redirected connections are the sidecar's and stay. first is set if there may be
-	// connections that were opened without the plan's rules.
-	Cut(plan *Plan, phase policy.Phase, first bool) (Cut, error)
+	// deletes connection tracking. Redirected connections are the sidecar's and stay. before says what there may be.
+	Cut(plan *Plan, phase policy.Phase, before Before) (Cut, error)
 	// Refusals yields packets that gate and guard have refused, the first ones of many, until ctx is done.
 	Refusals(ctx context.Context) iter.Seq[Refused]
 	// Packets are what the rules inside have counted since they were made. It asks the kernel.
@@ -198,6 +199,15 @@ type Layer interface {
 	// Remove takes everything away.
 	Remove() error
 }
+
+// Before is what a container could do until now.
+type Before uint8
+
+const (
+	Anything Before = iota
+	Nothing         // it could send nothing, unless under rules
+	Ruled           // what rules of the plan that is in force, or the one before, let through
+)
 
 // Cut is what a cut has found on the direct plane, in flows.
 type Cut struct {

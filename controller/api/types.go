@@ -5,6 +5,8 @@ package api
 import (
 	"encoding/json"
 	"time"
+
+	"sluice/controller/tally"
 )
 
 // State says what holds for a container.
@@ -99,6 +101,39 @@ type Status struct {
 	Unchanged bool `json:"unchanged,omitempty"`
 	// Milliseconds is how long an attach took.
 	Milliseconds float64 `json:"ms,omitempty"`
+}
+
+// Report is what has happened to a container since a controller began to look after it.
+type Report struct {
+	// Status is the container as it is now, with its policies.
+	Status Status `json:"status"`
+	// Since is when the report begins, Now when it was made.
+	Since time.Time `json:"since"`
+	Now   time.Time `json:"now"`
+	// Partial says why what was before Since is not known; empty if there was nothing.
+	Partial string `json:"partial,omitempty"`
+	// Switches are the last changes, the first of them the attach unless Earlier counts more before them.
+	Switches []Switch `json:"switches"`
+	Earlier  int      `json:"earlier,omitempty"`
+	// Traffic is what was tried in each phase, as far as there are records of it: what was refused, looked up, or went
+	// by way of the proxy. What goes straight is only counted, in Packets.
+	Traffic []tally.Phase `json:"traffic"`
+	Packets []Packets     `json:"packets"`
+}
+
+// Switch is a change of what is in force.
+type Switch struct {
+	Began time.Time `json:"began"`
+	Receipt
+	// Problem says why it has failed, after which nothing passed until a later one succeeded.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Packets are those that the rules inside of the container have judged by address alone, since it started.
+type Packets struct {
+	Phase   string `json:"phase"`
+	Allowed uint64 `json:"allowed"`
+	Refused uint64 `json:"refused"`
 }
 
 // Receipt is what a switch returns. When it arrives, nothing passes any more that the new policy refuses.

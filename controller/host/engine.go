@@ -61,6 +61,7 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 		v.Warnings = append(v.Warnings, w.Error())
 	}
 	v.Restarts = c.Restart != "no"
+	v.Holder = c.Labels[engine.LabelInternal] == engine.Holder
 	other, joined := c.Joined()
 	v.Joined = other
 	if joined && len(v.Refusals) == 0 {

@@ -48,6 +48,7 @@ type Host struct {
 	options Options
 	facts   facts
 	guard   *guard.Host
+	sweeper *sweeper
 
 	mu      sync.Mutex      // guards all below
 	bridges map[string]bool // whether they are managed
@@ -69,7 +70,7 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{options: o, guard: g, bridges: map[string]bool{}, links: map[uint32]link{}}
+	h := &Host{options: o, guard: g, sweeper: newSweeper(o.Logger), bridges: map[string]bool{}, links: map[uint32]link{}}
 	if err := h.guardKept(); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
@@ -151,7 +152,10 @@ func (h *Host) disown(n *containerNet) {
 }
 
 // Close lets go of the host. All rules stay.
-func (h *Host) Close() error { return h.guard.Close() }
+func (h *Host) Close() error {
+	h.sweeper.close()
+	return h.guard.Close()
+}
 
 // Clear removes all rules from the host, those that close it to the sidecars' bridge too. Nothing is refused any more.
 func (h *Host) Clear(bridge string) error {
@@ -190,8 +194,9 @@ func (h *Host) Open(c *controller.Container, check func() error) (controller.Net
 		return nil, err
 	}
 	frames := make(chan controller.Refused, 16)
-	return &containerNet{host: h, ns: ns, gate: gate.New(ns), frames: frames,
-		rim: &rim{host: h, ns: ns, frames: frames, ports: map[string]*guard.Port{}}}, nil
+	n := &containerNet{host: h, ns: ns, gate: gate.New(ns), frames: frames}
+	n.rim = &rim{host: h, ns: ns, frames: frames, rules: &n.rules, ports: map[string]*guard.Port{}}
+	return n, nil
 }
 
 // Clean implements [controller.Host].

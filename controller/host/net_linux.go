@@ -34,15 +34,13 @@ type containerNet struct {
 	closing sync.RWMutex // guards closed, and is held for reading by what must end before the namespace is let go
 	closed  bool
 
-	sweeping sync.WaitGroup
-	mu       sync.Mutex // guards all below
-	next     *cut.Spec  // for the sweep that is to follow, if there is one under way
-	busy     bool
+	ending sync.WaitGroup // what is left of cuts
+	rules  rules
 }
 
 func (n *containerNet) ID() string                      { return n.ns.ID().String() }
 func (n *containerNet) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
-func (n *containerNet) Gate() controller.Layer          { return inside{n.gate} }
+func (n *containerNet) Gate() controller.Layer          { return inside{n.gate, &n.rules} }
 func (n *containerNet) Guard() controller.Layer         { return n.rim }
 
 // Refusals implements [controller.Net].
@@ -101,25 +99,26 @@ func (n *containerNet) Close() error {
 	n.closing.Lock()
 	n.closed = true
 	n.closing.Unlock()
+	n.rules.are(nil)
+	n.host.sweeper.forget(n)
 	n.host.disown(n)
-	n.mu.Lock()
-	n.next = nil
-	n.mu.Unlock()
-	n.sweeping.Wait()
+	n.ending.Wait()
 	n.gate.Close()
 	return n.ns.Close()
 }
 
 // Cut implements [controller.Net]. What no socket stands for is swept afterwards: the rules refuse it anyway.
-func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, first bool) (controller.Cut, error) {
+func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, before controller.Before) (controller.Cut, error) {
 	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
-	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container), First: first, Later: n.sweeping.Go}
+	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container),
+		First: before != controller.Ruled, Muted: before == controller.Nothing, Later: n.ending.Go}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
 		return controller.Cut{}, err
 	}
+	n.rules.are(&spec)
 	if !report.Swept {
-		n.sweep(&spec)
+		n.host.sweeper.add(n)
 	}
 	return controller.Cut{Ended: report.Ended, Kept: report.Kept, Inbound: report.Inbound}, nil
 }
@@ -133,43 +132,27 @@ func addresses(c *controller.Container) (all []netip.Addr) {
 	return all
 }
 
-// sweep starts a sweep by the newest rules, after the one under way.
-func (n *containerNet) sweep(spec *cut.Spec) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.next = spec
-	if n.busy {
-		return
-	}
-	n.busy = true
-	n.sweeping.Go(func() {
-		for {
-			n.mu.Lock()
-			spec := n.next
-			n.next = nil
-			n.busy = spec != nil
-			n.mu.Unlock()
-			if spec == nil {
-				return
-			}
-			if _, err := cut.Sweep(n.ns, *spec); err != nil {
-				n.host.options.Logger.Warn("what no socket stands for is left in conntrack until it times out", "error", err)
-			}
-		}
-	})
+// inside is the gate.
+type inside struct {
+	gate  *gate.Gate
+	rules *rules // see rim
 }
 
-// inside is the gate.
-type inside struct{ gate *gate.Gate }
-
 func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
+	g.rules.are(nil)
 	return g.gate.Install(gateSpec(p), phase)
 }
 func (g inside) Stage(p *controller.Plan) error         { return g.gate.Stage(gateSpec(p)) }
 func (g inside) Both(phase policy.Phase) error          { return g.gate.Both(phase) }
-func (g inside) Switch(phase policy.Phase) error        { return g.gate.Switch(phase) }
 func (g inside) Quarantine(*controller.Container) error { return g.gate.Quarantine() }
-func (g inside) Remove() error                          { return g.gate.Remove() }
+func (g inside) Switch(phase policy.Phase) error {
+	g.rules.are(nil)
+	return g.gate.Switch(phase)
+}
+func (g inside) Remove() error {
+	g.rules.are(nil)
+	return g.gate.Remove()
+}
 
 func gateSpec(p *controller.Plan) *gate.Spec {
 	return &gate.Spec{
@@ -184,6 +167,7 @@ type rim struct {
 	host   *Host
 	ns     *netns.Namespace
 	frames chan<- controller.Refused
+	rules  *rules // not known while they are changed, except to refuse more
 
 	mu sync.Mutex // guards all below
 	// ports are those with rules, by the names of their interfaces.
@@ -193,6 +177,7 @@ type rim struct {
 
 // Install implements [controller.Layer].
 func (r *rim) Install(p *controller.Plan, phase policy.Phase) error {
+	r.rules.are(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.each(p, func(port *guard.Port, s *guard.Spec, _ bool) error {
@@ -260,6 +245,7 @@ func (r *rim) Both(phase policy.Phase) error {
 
 // Switch implements [controller.Layer].
 func (r *rim) Switch(phase policy.Phase) error {
+	r.rules.are(nil)
 	err := r.all(func(p *guard.Port) error { return p.Switch(phase) })
 	if err == nil {
 		r.mu.Lock()
@@ -287,6 +273,7 @@ func (r *rim) Quarantine(c *controller.Container) error {
 
 // Remove implements [controller.Layer].
 func (r *rim) Remove() error {
+	r.rules.are(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, port := range r.ports {

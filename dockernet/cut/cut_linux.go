@@ -24,7 +24,8 @@ import (
 // It looks at the sockets and asks conntrack for the entry of each, which takes time for the container's own
 // connections only. Where something in the container takes datagrams from whoever sends them, it reads all of the
 // namespace's entries too. Where that may not have seen everything, because there are raw sockets or [Spec.First] is
-// set, it also does the work of [Sweep], which takes longest; otherwise that is left for later, and the Report says so.
+// set, it also does the work of [Sweep] for this container, which takes longest; otherwise that is left for later, and the
+// Report says so.
 //
 // With [Spec.First] it deletes what the container may have forged before, which takes one or two walks through the
 // host's table, unless that is short.
@@ -43,19 +44,6 @@ func Cut(ns *netns.Namespace, s Spec) (Report, error) {
 			}
 		}
 		return err
-	})
-}
-
-// Sweep deletes every conntrack entry of a refused connection, also those that no socket stands for: of processes that
-// have ended, of raw frames. Nothing can be sent by them, since the rules refuse every packet; but until they time out
-// the host translates what the far end sends, for whoever comes to read it, and inside they keep their ports from being
-// redirected anew.
-//
-// Unless the host has few entries, it walks through the host's table once for each IPv4 address and once for IPv6, 10 ms
-// each and more: it is for after the answer to whoever has asked for the switch.
-func Sweep(ns *netns.Namespace, s Spec) (Report, error) {
-	return run(ns, &s, func(c *cutter) error {
-		return errors.Join(c.sweepInside(), c.sweepHost())
 	})
 }
 
@@ -112,6 +100,18 @@ func (c *cutter) enter() (err error) {
 	if c.diag, err = dial(unix.NETLINK_SOCK_DIAG); err != nil {
 		return err
 	}
+	for _, list := range []string{"raw", "raw6", "packet"} {
+		b, err := os.ReadFile("/proc/thread-self/net/" + list)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		c.raw = c.raw || bytes.Count(b, []byte("\n")) > 1 // the first line has the names of the columns
+	}
+	return c.enterConntrack()
+}
+
+// enterConntrack opens what the namespace's entries need.
+func (c *cutter) enterConntrack() (err error) {
 	if c.inside, err = dial(unix.NETLINK_NETFILTER); err != nil {
 		return err
 	}
@@ -126,13 +126,6 @@ func (c *cutter) enter() (err error) {
 	}
 	for _, a := range c.Addresses {
 		c.own[a] = true
-	}
-	for _, list := range []string{"raw", "raw6", "packet"} {
-		b, err := os.ReadFile("/proc/thread-self/net/" + list)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		c.raw = c.raw || bytes.Count(b, []byte("\n")) > 1 // the first line has the names of the columns
 	}
 	c.table, err = openTable()
 	return err
@@ -268,29 +261,65 @@ func (c *cutter) judge(s *socket, e *entry) bool {
 	}
 }
 
+// victim is an entry to be deleted as long as the rules refuse what goes by it.
+type victim struct {
+	inbound  bool
+	far      netip.AddrPort // where it leads, or comes from
+	protocol uint8
+	// The requests to delete it, inside and on the host; nil if it is not known there.
+	inside, host []byte
+}
+
+func (v *victim) refusedBy(s *Spec) bool {
+	if v.inbound {
+		return s.refusedInbound(v.far.Addr())
+	}
+	return s.Refused(v.far, v.protocol)
+}
+
 // sweepInside deletes entries whether they have a socket or not, and on the host those of the same connections.
 func (c *cutter) sweepInside() error {
-	var inside, host [][]byte
-	end := func(e *entry, onHost []byte) {
-		inside, host = append(inside, e.exact()), append(host, onHost)
-		if e.protocol != unix.IPPROTO_TCP {
-			c.report.Ended++
-		}
-	}
-	err := c.everyEntry(func(e *entry) {
-		from, to := e.original.source.Addr(), e.original.destination
-		switch {
-		case !c.local(from):
-			if c.refusedInbound(from) {
-				end(e, e.answers())
-			}
-		case c.local(e.reply.source.Addr()): // redirected, or never to leave
-		case c.Refused(to, e.protocol):
-			end(e, e.packets())
-		}
-	})
+	victims, err := c.victimsInside()
 	if err != nil {
 		return err
+	}
+	return c.end(victims)
+}
+
+// victimsInside are the namespace's entries of refused connections.
+func (c *cutter) victimsInside() (all []victim, err error) {
+	err = c.everyEntry(func(e *entry) {
+		from := e.original.source
+		v := victim{far: e.original.destination, protocol: e.protocol}
+		if !c.local(from.Addr()) {
+			v.inbound, v.far = true, from
+		} else if c.local(e.reply.source.Addr()) {
+			return // redirected, or never to leave
+		}
+		if !v.refusedBy(c.Spec) {
+			return
+		}
+		if v.inside = e.exact(); v.inbound {
+			v.host = e.answers()
+		} else {
+			v.host = e.packets()
+		}
+		all = append(all, v)
+	})
+	return all, err
+}
+
+// end deletes entries.
+func (c *cutter) end(victims []victim) error {
+	var inside, host [][]byte
+	for _, v := range victims {
+		if v.inside != nil {
+			inside = append(inside, v.inside)
+			if v.protocol != unix.IPPROTO_TCP {
+				c.report.Ended++
+			}
+		}
+		host = append(host, v.host)
 	}
 	return c.remove(inside, host)
 }
@@ -330,7 +359,7 @@ func (c *cutter) sweepHost() error {
 			host = append(host, e.exact())
 		}
 	}
-	if err := c.everyHostEntry(each, c.host.from); err != nil {
+	if err := c.everyHostEntry(c.Addresses, each, c.host.from); err != nil {
 		return err
 	}
 	c.report.Swept = true
@@ -348,19 +377,19 @@ func (c *cutter) sweepForged() error {
 			host = append(host, e.exact())
 		}
 	}
-	if err := c.everyHostEntry(each, c.host.into); err != nil {
+	if err := c.everyHostEntry(c.Addresses, each, c.host.into); err != nil {
 		return err
 	}
 	return c.remove(nil, host)
 }
 
 // everyHostEntry calls each with the host's entries: with all if they are few, and else with what list finds of the
-// container's addresses.
-func (c *cutter) everyHostEntry(each func(*entry), list func([]netip.Addr, func(entry)) error) (err error) {
+// addresses.
+func (c *cutter) everyHostEntry(addresses []netip.Addr, each func(*entry), list func([]netip.Addr, func(entry)) error) (err error) {
 	if c.hostTable != nil {
 		err = everyLine(c.hostTable, each)
 	} else {
-		err = list(c.Addresses, func(e entry) { each(&e) })
+		err = list(addresses, func(e entry) { each(&e) })
 	}
 	if err != nil {
 		return fmt.Errorf("host: %w", err)

@@ -315,40 +315,6 @@ func TestCutUnconnectedUDP(t *testing.T) {
 	}
 }
 
-// Entries without a socket stay if nobody could use them, until they are swept. Other containers' are never touched.
-func TestSweep(t *testing.T) {
-	w := newWorld(t)
-	nft(t, w.inside, gateRules)
-	serve(t, w.outside, servicePort, beyond...)
-	for i := range own {
-		connect(t, w.inside, "udp", refused[i], servicePort).Close()
-		connect(t, w.inside, "udp", allowed[i], servicePort).Close()
-		// From the neighbour's address, which the host has too: its own connection.
-		var c net.Conn
-		w.host.Run(t, func() (err error) {
-			d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(neighbour[i], 0))}
-			c, err = d.Dial("udp", netip.AddrPortFrom(refused[i], servicePort).String())
-			return err
-		})
-		defer c.Close()
-		survives(t, "neighbour", c)
-	}
-	want(t, w.cut(t, w.spec(false)), Report{})
-	r, err := Sweep(w.inside.Namespace, w.spec(false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want(t, r, Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
-	for i := range own {
-		if n := entriesTo(t, w.host, refused[i]); n != 1 {
-			t.Errorf("%d entries to %v on the host, want the neighbour's", n, refused[i])
-		}
-		if n := entriesTo(t, w.host, allowed[i]); n != 1 {
-			t.Errorf("%d entries to %v on the host, want 1", n, allowed[i])
-		}
-	}
-}
-
 // Whoever has a raw socket can use entries that no other socket stands for.
 func TestCutSweepsForRawSockets(t *testing.T) {
 	for name, domain := range map[string]int{"raw": unix.AF_INET, "raw6": unix.AF_INET6, "packet": unix.AF_PACKET} {

@@ -8,6 +8,6 @@ import (
 	"sluice/dockernet/netns"
 )
 
-func Cut(*netns.Namespace, Spec) (Report, error)   { return Report{}, errors.ErrUnsupported }
-func Sweep(*netns.Namespace, Spec) (Report, error) { return Report{}, errors.ErrUnsupported }
-func Check() error                                 { return errors.ErrUnsupported }
+func Cut(*netns.Namespace, Spec) (Report, error)      { return Report{}, errors.ErrUnsupported }
+func Sweep(*netns.Namespace, []Place) (Report, error) { return Report{}, errors.ErrUnsupported }
+func Check() error                                    { return errors.ErrUnsupported }

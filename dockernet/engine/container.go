@@ -22,6 +22,10 @@ const (
 	LabelManaged = LabelPrefix + "managed" // of a network: "true"
 	LabelPolicy  = LabelPrefix + "policy"  // JSON with the policies of the three phases
 	LabelPhase   = LabelPrefix + "phase"
+	// LabelInternal is on what Sluice itself makes; Holder is its value for a container that does nothing but hold the
+	// network of others.
+	LabelInternal = LabelPrefix + "internal"
+	Holder        = "holder"
 )
 
 // Container is what the engine knew of one container when it was asked. It is a plain value.
