@@ -204,7 +204,8 @@ func following(p netip.Prefix) (netip.Addr, bool) {
 	return netip.Addr{}, false // all addresses are in it
 }
 
-// ManagedNetworks returns those that have the label.
+// ManagedNetworks returns those that have the label. A configuration of networks, which gives its labels to what is made
+// from it, is none.
 func (c *Client) ManagedNetworks(ctx context.Context) ([]Network, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -214,6 +215,9 @@ func (c *Client) ManagedNetworks(ctx context.Context) ([]Network, error) {
 	}
 	var all []Network
 	for _, n := range list {
+		if n.ConfigOnly {
+			continue
+		}
 		one, err := newNetwork(n)
 		if err != nil {
 			return nil, err

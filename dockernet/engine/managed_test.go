@@ -49,6 +49,9 @@ func TestCreateNetwork(t *testing.T) {
 	if second.Subnets[0].Overlaps(got.Subnets[0]) || second.Bridge == got.Bridge || second.Labels[LabelPolicy] != "" {
 		t.Errorf("second network %+v", second)
 	}
+	f.bridge("n1", "of-a-swarm", func(n *network.Inspect) { // what networks of a swarm are made from
+		n.ConfigOnly, n.Driver, n.Labels = true, "null", map[string]string{LabelManaged: "true"}
+	})
 	list, err := c.ManagedNetworks(t.Context())
 	if err != nil || len(list) != 2 {
 		t.Errorf("%d managed networks (%v), want 2", len(list), err)
