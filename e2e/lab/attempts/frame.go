@@ -120,7 +120,13 @@ func (h header) echo(payload []byte) []byte {
 	if h.to.Is6() {
 		kind = 128
 	}
-	return h.icmp(kind, 0, append([]byte{0, 7, 0, 1}, payload...))
+	return h.icmp(kind, 0, echoBody(payload))
+}
+
+// echoBody is an identifier that no other attempt uses, a number and payload, RFC 792. Of two that are sent at once with
+// one identifier, the kernel's connection tracking may drop one, whatever the rules say.
+func echoBody(payload []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, port()), append([]byte{0, 1}, payload...)...)
 }
 
 // checksum has the addresses in it, RFC 9293 §3.1 and RFC 8200 §8.1.

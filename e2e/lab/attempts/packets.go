@@ -84,7 +84,7 @@ func (m *maker) frames() {
 			frame(name2+"-"+name, to, stray, hardware, func(token []byte) []byte { return h.tcp(port(), flags, token) }).Blind = true
 		}
 		kinds := [][]byte{{0, 3, 5}, {129, 1, 137}}[m.family] // echo reply, unreachable, redirect
-		frame("echo-reply-"+name, to, stray, hardware, func(token []byte) []byte { return h.icmp(kinds[0], 0, append([]byte{0, 7, 0, 1}, token...)) }).Blind = true
+		frame("echo-reply-"+name, to, stray, hardware, func(token []byte) []byte { return h.icmp(kinds[0], 0, echoBody(token)) }).Blind = true
 		frame("unreachable-"+name, to, stray, hardware, func(token []byte) []byte {
 			inner := header{from: h.to, to: h.from}.udp(port(), token)
 			return h.icmp(kinds[1], 1, append(make4(), inner...))

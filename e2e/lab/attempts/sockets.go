@@ -19,7 +19,7 @@ func (m *maker) sockets() {
 		a := m.addressOf(to)
 		m.add("ping-"+name, to, datagrams, ping, a, func(token []byte) []byte {
 			h := m.header(a)
-			return h.message(map[int]byte{0: 8, 1: 128}[m.family], 0, append([]byte{0, 7, 0, 1}, token...))
+			return h.message(map[int]byte{0: 8, 1: 128}[m.family], 0, echoBody(token))
 		})
 	}
 	for name, a := range map[string]netip.Addr{"other-address-of-host": m.Host[m.family]} {
