@@ -36,7 +36,7 @@ demo: setup-demo build ## the main job in one screen, on the running engine or i
 	@$(AS_ROOT) bin/demo
 
 .PHONY: test
-test: setup-test lint test-unit test-race test-bench test-kernel test-e2e ## every check and every test; installs what is missing
+test: setup-test lint test-unit test-race test-bench test-kernel test-browser test-e2e ## every check and every test; installs what is missing
 
 .PHONY: test-unit
 test-unit: ## what needs no privilege, no engine and no network
@@ -54,6 +54,10 @@ test-bench: # every benchmark once, so that they keep working
 test-kernel: ## rules, sockets and conntrack in network namespaces, as root
 	$(GO_TEST) -count=1 -timeout 15m $(KERNEL) -run-kernel
 	$(GO_TEST) -count=1 -timeout 15m ./dockernet/engine -run-docker
+
+.PHONY: test-browser
+test-browser: ## the report in a browser, as a phone and as a desktop show it
+	go test -count=1 -timeout 5m ./lifecycle/evidence -run-browser
 
 .PHONY: test-e2e
 test-e2e: build ## scenarios on an engine in a closed network, as root
