@@ -15,6 +15,7 @@ import (
 
 	"sluice/controller"
 	"sluice/dockernet/engine"
+	"sluice/dockernet/netns"
 )
 
 // factsAge is how long facts are taken for true. Networks that are made meanwhile are known at once, by their events;
@@ -64,7 +65,7 @@ func (f *facts) ask(ctx context.Context) (controller.Facts, error) {
 	for _, n := range networks {
 		v.Subnets = append(v.Subnets, n.Subnets...)
 	}
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := netns.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return v, fmt.Errorf("list addresses: %w", err)
 	}

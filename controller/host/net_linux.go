@@ -343,7 +343,7 @@ func own(ns *netns.Namespace, index int) (h nft.Hardware, all []netip.Addr, err 
 		if h, err = hardware(link.Attrs().HardwareAddr); err != nil {
 			return err
 		}
-		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		list, err := netns.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 		for _, a := range list {
 			if ip, ok := netip.AddrFromSlice(a.IP); ok {
 				all = append(all, ip.Unmap())

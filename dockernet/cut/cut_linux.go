@@ -115,7 +115,7 @@ func (c *cutter) enterConntrack() (err error) {
 	if c.inside, err = dial(unix.NETLINK_NETFILTER); err != nil {
 		return err
 	}
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := netns.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}

@@ -91,11 +91,11 @@ type veth struct {
 
 func interfaces(ns *netns.Namespace) (list []veth, err error) {
 	err = ns.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := netns.Whole(netlink.LinkList)
 		if err != nil {
 			return fmt.Errorf("list interfaces: %w", err)
 		}
-		addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		addresses, err := netns.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 		if err != nil {
 			return fmt.Errorf("list addresses: %w", err)
 		}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns"
 )
 
 // routeMetric is behind every metric that the engine uses, so that its own default route can still be added.
@@ -70,7 +72,7 @@ func loopbackRoute(lo netlink.Link, family int) *netlink.Route {
 }
 
 func lacksDefault(h *netlink.Handle, lo netlink.Link, family int) (bool, error) {
-	addresses, err := h.AddrList(nil, family)
+	addresses, err := netns.Whole(func() ([]netlink.Addr, error) { return h.AddrList(nil, family) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses: %w", err)
 	}
@@ -81,7 +83,9 @@ func lacksDefault(h *netlink.Handle, lo netlink.Link, family int) (bool, error) 
 	if !usable {
 		return false, nil
 	}
-	routes, err := h.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	routes, err := netns.Whole(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	})
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	mdnetlink "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns"
 )
 
 // link is what the guard has to know of an interface.
@@ -115,7 +117,7 @@ func (h *Host) bridge(name string) (link, error) {
 func (h *Host) allLinks() ([]link, error) {
 	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	answers, err := h.request(r, unix.RTM_NEWLINK)
+	answers, err := netns.Whole(func() ([][]byte, error) { return h.request(r, unix.RTM_NEWLINK) })
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
