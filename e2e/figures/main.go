@@ -44,13 +44,14 @@ var parts = []struct {
 	{"switch", switchFigures},
 	{"agentcompass", agentcompassFigures},
 	{"traffic", trafficFigures},
-	{"soak", soak},            // only when it is asked for
+	{"faults", faultFigures},  // only when it is asked for
+	{"soak", soak},            // the same
 	{"memory", memoryFigures}, // attaches the simulated containers, beside which the first two are measured again
 }
 
 func main() {
 	var s settings
-	flag.StringVar(&s.only, "only", "", "measure these alone: attach, switch, agentcompass, traffic, soak, memory")
+	flag.StringVar(&s.only, "only", "", "measure these alone: attach, switch, agentcompass, traffic, faults, soak, memory")
 	flag.StringVar(&s.bin, "bin", "", "where sluice and sluice-proxy are; they are built from this tree if not given")
 	flag.IntVar(&s.beside, "beside", 2000, "how many containers are simulated")
 	flag.IntVar(&s.rounds, "rounds", 60, "how often traffic with and without Sluice is measured by turns")
@@ -73,7 +74,7 @@ func run(ctx context.Context, s settings) (err error) {
 		}) bool {
 			return p.name == name
 		}) {
-			return fmt.Errorf("-only %q: there is attach, switch, agentcompass, traffic, soak, memory", name)
+			return fmt.Errorf("-only %q: there is attach, switch, agentcompass, traffic, faults, soak, memory", name)
 		}
 	}
 	began := time.Now()
@@ -84,7 +85,7 @@ func run(ctx context.Context, s settings) (err error) {
 	defer func() { err = errors.Join(err, st.close()) }()
 	fmt.Printf("%s, load at the beginning %s\n\n| what | measured |\n|---|---|\n", machine(), load())
 	for _, p := range parts {
-		if s.only == "" && p.name == "soak" {
+		if s.only == "" && (p.name == "faults" || p.name == "soak") {
 			continue
 		}
 		if s.only != "" && !slices.Contains(strings.Split(s.only, ","), p.name) {

@@ -61,7 +61,7 @@ func soak(ctx context.Context, st *stage) (err error) {
 // soakOnce attaches containers, uses them for as long as the flag says (once around for one alone), and detaches them.
 func (st *stage) soakOnce(ctx context.Context, members []*simulated) (err error) {
 	for _, m := range members {
-		if _, err := st.api.Attach(ctx, api.Attach{Container: m.id, Policy: soakPolicy(), Phase: soakRun.phase}); err != nil {
+		if err := st.attachForSoak(ctx, m.id); err != nil {
 			return err
 		}
 	}
@@ -97,6 +97,11 @@ func (st *stage) soakOnce(ctx context.Context, members []*simulated) (err error)
 		}
 	}
 	return tally.err()
+}
+
+func (st *stage) attachForSoak(ctx context.Context, container string) error {
+	_, err := st.api.Attach(ctx, api.Attach{Container: container, Policy: soakPolicy(), Phase: soakRun.phase})
+	return err
 }
 
 // soakLoad lets workers use the containers for the time that the flag says.

@@ -18,7 +18,6 @@ import (
 	"github.com/miekg/dns"
 
 	"sluice/controller"
-	"sluice/controller/api"
 	"sluice/dockernet/netns"
 	"sluice/e2e/lab/internet"
 )
@@ -97,8 +96,7 @@ var soakSteps = []struct {
 			return err
 		}
 		s.now = &soakRun
-		_, err := s.api.Attach(ctx, api.Attach{Container: s.id, Policy: soakPolicy(), Phase: s.now.phase})
-		return err
+		return s.attachForSoak(ctx, s.id)
 	}},
 }
 

@@ -140,9 +140,7 @@ func (st *stage) startController() error {
 		return err
 	}
 	defer log.Close()
-	st.serve = exec.Command(filepath.Join(st.bin, "sluice"), "serve", "--socket", st.api.Socket,
-		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(st.bin, "sluice-proxy"))
-	st.serve.Env = append(os.Environ(), "DOCKER_HOST=unix://"+st.front.path)
+	st.serve = st.command()
 	st.serve.Stdout, st.serve.Stderr = log, log
 	st.serve.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := st.InEngineNamespace(st.serve.Start); err != nil {
@@ -162,6 +160,14 @@ func (st *stage) startController() error {
 			return errors.Join(fmt.Errorf("the controller was not there within %v:\n%s", startLimit, text), err)
 		}
 	}
+}
+
+// command is "sluice serve".
+func (st *stage) command() *exec.Cmd {
+	serve := exec.Command(filepath.Join(st.bin, "sluice"), "serve", "--socket", st.api.Socket,
+		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(st.bin, "sluice-proxy"))
+	serve.Env = append(os.Environ(), "DOCKER_HOST=unix://"+st.front.path)
+	return serve
 }
 
 // sidecarPID is 0 while there is none.
