@@ -50,7 +50,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 		return err
 	}
 	defer unlock()
-	listener, err := control.Listen("unix", s.socket)
+	listener, err := listen(s.socket)
 	if err != nil {
 		return err
 	}
