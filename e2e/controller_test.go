@@ -26,6 +26,9 @@ type controller struct {
 
 var theController controller
 
+// pageAddress is where its page is.
+const pageAddress = "127.0.0.1:9466"
+
 // socket is where it listens.
 func (c *controller) socket() string { return filepath.Join(c.dir, "sluice.sock") }
 
@@ -34,7 +37,7 @@ func (c *controller) command(args ...string) *exec.Cmd {
 	command := exec.Command(filepath.Join(lab.bin, "sluice"), append([]string{"serve", "--socket", c.socket(),
 		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(lab.bin, "sluice-proxy"), "--proxy-subnet6", "fd6a:7::/64",
 		"--metrics", fmt.Sprint(":", controllerMetrics), "--proxy-metrics", fmt.Sprint(":", proxyMetrics),
-		"--keep-bridges", filepath.Join(c.dir, "bridges")}, args...)...)
+		"--ui", pageAddress, "--keep-bridges", filepath.Join(c.dir, "bridges")}, args...)...)
 	command.Env = append(command.Environ(), "DOCKER_HOST="+lab.DockerHost())
 	return command
 }

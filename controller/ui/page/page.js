@@ -69,7 +69,7 @@ function rows(table, items, cells) {
   const body = table.tBodies[0];
   const labels = [...table.tHead.rows[0].cells].map((c) => c.textContent);
   items.forEach((item, i) => {
-    const text = JSON.stringify(item);
+    const text = JSON.stringify([item, alone]);
     const old = body.rows[i];
     if (old && old.shows === text) return;
     const row = make("tr");
@@ -123,7 +123,13 @@ function containerCells(row, c) {
   name.append(filterButton(c.name), make("span", "id", c.id));
   if (c.problem) name.append(make("span", "note problem", c.problem));
   if (c.uncovered_ms) name.append(make("span", "note problem", "ran " + c.uncovered_ms.toFixed(1) + " ms without its policy"));
-  for (const w of c.weak || []) name.append(make("span", "note weak", "weak: " + w));
+  const weak = c.weak || [];
+  if (alone) name.append(...weak.map((w) => make("span", "note weak", "weak: " + w)));
+  else if (weak.length) {
+    const note = make("span", "weak", weak.length + " weak");
+    note.title = weak.join("\n");
+    name.append(note);
+  }
   const list = c.mode === "allowlist" || c.mode === "denylist";
   return [
     name,
@@ -144,13 +150,15 @@ function refusalCells(_, r) {
   const host = r.target.includes(":") ? "[" + r.target + "]" : r.target;
   const target = make("td", "wide", r.port && !r.protocol.startsWith("dns-") ? host + ":" + r.port : r.target);
   target.append(make("span", "id", r.protocol));
+  const reason = make("td", "wide");
+  reason.append(make("span", "fixed", r.reason), r.rule ? ": " + r.rule : "");
   return [
     make("td", "", moment(r.time)),
     who,
     make("td", "", r.phase),
     target,
-    make("td", "wide", r.rule ? r.reason + ": " + r.rule : r.reason),
-    make("td", "wide fixed", r.decision),
+    reason,
+    make("td", "wide decision", r.decision),
   ];
 }
 
@@ -163,6 +171,7 @@ function show(v) {
   }));
   document.title = v.states.quarantined ? "(" + v.states.quarantined + " quarantined) Sluice" : "Sluice";
   from = v.from;
+  alone = v.matched === 1;
   rows(at("containers"), v.rows, containerCells);
   const last = v.from + v.rows.length;
   const part = v.rows.length < v.matched ? (v.from + 1).toLocaleString() + " to " + last.toLocaleString() + " of " : "";
@@ -181,6 +190,7 @@ function show(v) {
 }
 
 let page = 0;
+let alone = false;
 let typing;
 at("filter").addEventListener("input", () => {
   from = 0;
