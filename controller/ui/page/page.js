@@ -149,7 +149,7 @@ function refusalCells(_, r) {
   who.append(filterButton(r.container));
   const host = r.target.includes(":") ? "[" + r.target + "]" : r.target;
   const target = make("td", "wide", r.port && !r.protocol.startsWith("dns-") ? host + ":" + r.port : r.target);
-  target.append(make("span", "id", r.protocol));
+  target.append(" ", make("span", "id", r.protocol));
   const reason = make("td", "wide");
   reason.append(make("span", "fixed", r.reason), r.rule ? ": " + r.rule : "");
   return [
