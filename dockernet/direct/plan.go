@@ -70,6 +70,11 @@ func NewPlan(s *Spec, families []nft.Kind, steers bool, name func(parts ...strin
 	return p
 }
 
+// NewEndpoints makes a Plan for [Plan.Open] and [Plan.Closed] alone, which are the same as those of the whole Plan.
+func NewEndpoints(s *Spec, name func(parts ...string) string) *Plan {
+	return &Plan{spec: s, name: name, open: make(map[nft.Kind][]finder), closed: make(map[nft.Kind][]finder)}
+}
+
 // later makes finders once.
 func later(made map[nft.Kind][]finder, f nft.Kind, find func() []finder) []finder {
 	if _, ok := made[f]; !ok {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"sluice/dockernet/direct"
 	"sluice/dockernet/nft"
 )
 
@@ -27,11 +28,11 @@ var layouts = map[nft.Kind]layout{
 // IPv4 options and IPv6 extension headers could name another destination, and have room for more than the rules look
 // at. What the kernel calls a packet's protocol, and its ports, are those behind all such headers. So the protocol in
 // the first header is asked for before any rule that lets something through.
-func (b *builder) head(f nft.Kind) []nft.Rule {
+func (r ref) head(f nft.Kind) []nft.Rule {
 	of := layouts[f]
 	first := fresh4Chain
 	if f == nft.IPv6 {
-		first = b.fresh6()
+		first = r.generation.fresh6()
 	}
 	rules := []nft.Rule{
 		{fresh, nft.Jump(first)},
@@ -42,17 +43,26 @@ func (b *builder) head(f nft.Kind) []nft.Rule {
 	if f == nft.IPv4 {
 		rules = append(rules, nft.Rule{nft.Not(nft.IPHeaderLength, nft.Number(5)), deny})
 	}
-	// Of ICMP, echo requests are judged by their destination, and what answers something by the phase.
-	others := b.name("others" + version(f))
-	b.chain(f, others,
+	rules = append(rules,
+		nft.Rule{nft.Not(of.next, nft.Word("tcp")), nft.Not(of.next, nft.Word("udp")), nft.Jump(r.generation.others(f))},
+		nft.Rule{nft.Is(nft.AnyPort, nft.Number(0)), nft.Not(nft.Protocol, of.icmp), refuse})
+	// Ports that no phase may reach, and those that every phase may.
+	ports := direct.NewEndpoints(&direct.Spec{Closed: r.common.closed, Open: r.common.open}, r.generation.name)
+	return slices.Concat(rules, ports.Closed(f, refuse), ports.Open(f, nft.Accept))
+}
+
+// Chains that heads lead to.
+func (g generation) others(f nft.Kind) string { return g.name("others" + version(f)) }
+func (g generation) fresh6() string           { return g.name("fresh6") }
+
+// others makes the chain for what is neither TCP nor UDP: of ICMP, echo requests are judged by their destination, and
+// what answers something by the phase.
+func (b *builder) others(f nft.Kind) {
+	of := layouts[f]
+	b.chain(f, b.generation.others(f),
 		nft.Rule{nft.Is(of.next, of.icmp), nft.Is(of.icmpType, of.echo), nft.Return},
 		nft.Rule{nft.Is(of.next, of.icmp), isReply, nft.Return},
 		nft.Rule{deny})
-	rules = append(rules,
-		nft.Rule{nft.Not(of.next, nft.Word("tcp")), nft.Not(of.next, nft.Word("udp")), nft.Jump(others)},
-		nft.Rule{nft.Is(nft.AnyPort, nft.Number(0)), nft.Not(nft.Protocol, of.icmp), refuse})
-	// Ports that no phase may reach, and those that every phase may.
-	return slices.Concat(rules, b.plan.Closed(f, refuse), b.plan.Open(f, nft.Accept))
 }
 
 // redirected are tests that hold for redirected connections, and for hardly any others.
@@ -62,8 +72,8 @@ var redirected = map[nft.Kind]nft.Rule{
 }
 
 // fresh6 makes what only first packets of connections meet, and those that belong to none, as "fresh4" for IPv4.
-func (b *builder) fresh6() string {
-	neighbours, fresh := b.name("neighbours"), b.name("fresh6")
+func (b *builder) fresh6() {
+	neighbours := b.name("neighbours")
 	rules := []nft.Rule{
 		{nft.Not(nft.ICMP6Type, nft.Range{First: neighbourSearch, Last: neighbourAnswer}), nft.Return},
 		{nft.Not(nft.IP6HopLimit, nft.Number(255)), nft.Return},
@@ -78,8 +88,7 @@ func (b *builder) fresh6() string {
 	}
 	// It finds its neighbours, on the link only and without room for anything else.
 	b.chains = append(b.chains, nft.Chain{Name: neighbours, Kind: nft.IPv6, Protocol: "ipv6-icmp", Rules: rules})
-	b.chain(nft.IPv6, fresh, nft.Rule{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Jump(neighbours)}, ownSource)
-	return fresh
+	b.chain(nft.IPv6, b.generation.fresh6(), nft.Rule{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Jump(neighbours)}, ownSource)
 }
 
 // neighbourBytes is the longest message of neighbour discovery that the kernel sends: with two options of eight bytes

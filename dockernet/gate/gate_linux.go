@@ -25,9 +25,9 @@ type Gate struct {
 	// Install and in a quarantine.
 	staged  *stage
 	current *ref
-	// listeners are where redirects lead, once that is known.
-	listeners Listeners
-	kernel    *nft.Conn // nil until it is needed
+	// known is what of the newest Spec the chains need that belong to no generation, see fixed.
+	known  Spec
+	kernel *nft.Conn // nil until it is needed
 	// older are chains and sets of generations before staged, to be deleted with the next switch.
 	older nft.Objects
 }
@@ -35,9 +35,7 @@ type Gate struct {
 // stage is what is known of a generation that the kernel has.
 type stage struct {
 	generation generation
-	fixed      []nft.Chain // those that go with it
 	refs       [policy.PhaseCount]ref
-	objects    nft.Objects
 	frames     bool // frames that the workload makes are refused
 }
 
@@ -124,23 +122,15 @@ func (g *Gate) Retarget(l Listeners) error {
 		if err := l.check(); err != nil {
 			return err
 		}
-		if (l.TCP6 == 0) != (g.listeners.TCP6 == 0) {
+		if (l.TCP6 == 0) != (g.known.Listeners.TCP6 == 0) {
 			return errors.New("the namespace has got or lost ::1: install the gate again")
 		}
-		chains := forListeners(l)
 		b := new(nft.Batch)
-		b.Replace(tableID, chains...)
+		b.Replace(tableID, forListeners(l)...)
 		if err := g.kernel.Send(b); err != nil {
 			return err
 		}
-		g.listeners = l
-		for i := range g.staged.fixed {
-			for _, c := range chains {
-				if g.staged.fixed[i].Name == c.Name {
-					g.staged.fixed[i] = c
-				}
-			}
-		}
+		g.known.Listeners = l
 		return nil
 	})
 }
@@ -157,12 +147,10 @@ func (g *Gate) Quarantine() error {
 		}
 		b := new(nft.Batch)
 		b.AddTable(tableID)
-		var base []nft.Chain
-		if g.staged != nil {
-			base = g.staged.fixed
-		} else {
+		base := fixed(&g.known)
+		if g.staged == nil {
 			// What is there was made by somebody who knew the listeners.
-			base = slices.DeleteFunc(fixed(&Spec{}), func(c nft.Chain) bool { return slices.Contains(there.Chains, c.Name) })
+			base = slices.DeleteFunc(base, func(c nft.Chain) bool { return slices.Contains(there.Chains, c.Name) })
 		}
 		b.AddCounters(tableID, refusedCount, proxiedCount, dnsCount)
 		b.AddChains(tableID, base...)
@@ -187,7 +175,7 @@ func (g *Gate) Remove() error {
 		if err := g.kernel.Send(b); err != nil {
 			return err
 		}
-		g.staged, g.current, g.older = nil, nil, nft.Objects{}
+		g.staged, g.current, g.known, g.older = nil, nil, Spec{}, nft.Objects{}
 		return g.ns.Do(removeRoutes)
 	})
 }
@@ -253,10 +241,10 @@ func (g *Gate) stage(s *Spec) error {
 	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	staged := &stage{generation: next, fixed: base, refs: refs, objects: t.Objects(), frames: s.holdsFrames()}
+	staged := &stage{generation: next, refs: refs, frames: s.holdsFrames()}
 	if err := g.kernel.Verify(tableID, t.Sets); err != nil {
 		d := new(nft.Batch)
-		d.Delete(tableID, staged.objects)
+		d.Delete(tableID, t.Objects())
 		return errors.Join(err, g.kernel.Send(d))
 	}
 	if staged.frames {
@@ -264,7 +252,7 @@ func (g *Gate) stage(s *Spec) error {
 			return fmt.Errorf("refuse frames of the workload's: %w", err)
 		}
 	}
-	g.staged, g.listeners = staged, s.Listeners
+	g.staged, g.known = staged, Spec{Listeners: s.Listeners, LogGroup: s.LogGroup}
 	g.older = generations(there)
 	return nil
 }
@@ -273,8 +261,9 @@ func (g *Gate) stage(s *Spec) error {
 func (g *Gate) enforce(r ref) error {
 	b := new(nft.Batch)
 	if g.current == nil || g.current.generation != r.generation {
-		b.AddChains(tableID, g.staged.fixed...)
-		b.Replace(tableID, g.staged.fixed...)
+		base := fixed(&g.known)
+		b.AddChains(tableID, base...)
+		b.Replace(tableID, base...)
 		if !g.staged.frames {
 			b.DeleteTable(framesID)
 		}

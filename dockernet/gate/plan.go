@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -58,10 +59,18 @@ func version(f nft.Kind) string { return map[nft.Kind]string{nft.IPv4: "4", nft.
 type ref struct {
 	generation generation
 	phase      policy.Phase
-	heads      map[nft.Kind][]nft.Rule // of the families, see builder.head
-	restricted bool                    // refuses connections into the container, so that it has an input chain
-	proxied    bool                    // sends TCP to the proxy, so that it has a chain for that
+	common     *common
+	restricted bool // refuses connections into the container, so that it has an input chain
+	proxied    bool // sends TCP to the proxy, so that it has a chain for that
 }
+
+// common is what the phases of a generation have in common.
+type common struct {
+	families     []nft.Kind
+	closed, open []netip.AddrPort // see ref.head
+}
+
+func (c *common) has(f nft.Kind) bool { return slices.Contains(c.families, f) }
 
 func (r ref) chain(f nft.Kind) string { return r.generation.name(r.phase.String(), version(f)) }
 func (r ref) input() string           { return r.generation.name(r.phase.String(), "input") }
@@ -110,14 +119,20 @@ func build(s *Spec, g generation) (*nft.Table, [policy.PhaseCount]ref) {
 	}
 	b.floor = b.plan.NewFloor("floor", phases, func(nft.Kind) nft.Verdict { return refuse })
 	b.chains = b.floor.Chains
-	heads := make(map[nft.Kind][]nft.Rule)
 	for _, f := range s.families() {
-		heads[f] = b.head(f)
+		if f == nft.IPv6 {
+			b.fresh6()
+		}
+		b.others(f)
+		// The sets of what heads ask.
+		b.plan.Closed(f)
+		b.plan.Open(f)
 	}
 	b.steer()
+	all := &common{s.families(), slices.Clone(s.Closed), slices.Clone(s.Open)}
 	var refs [policy.PhaseCount]ref
 	for _, n := range phases {
-		refs[n] = ref{g, n, heads, s.restricted(n), s.Proxies(n)}
+		refs[n] = ref{g, n, all, s.restricted(n), s.Proxies(n)}
 		b.phase(refs[n])
 	}
 	return &nft.Table{ID: tableID, Sets: b.plan.Sets, Chains: b.chains}, refs
@@ -140,7 +155,7 @@ func inForce(phases ...ref) []nft.Chain {
 	}
 	output := nft.Chain{Name: outputChain, Hook: outputHook, Kind: nft.IPv4, Rules: through(nft.IPv4, phases)}
 	output6 := nft.Chain{Name: output6Chain, Kind: nft.IPv6}
-	if first.heads[nft.IPv6] == nil {
+	if !first.common.has(nft.IPv6) {
 		// What refuses IPv6 answers by way of the loopback.
 		output6.Rules = []nft.Rule{{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)}, {refuse}}
 	} else {
@@ -159,9 +174,9 @@ func inForce(phases ...ref) []nft.Chain {
 
 // through are the rules for packets of a family.
 func through(f nft.Kind, phases []ref) []nft.Rule {
-	rules := slices.Clone(phases[0].heads[f])
+	rules := phases[0].head(f)
 	for _, r := range phases {
-		if r.heads[f] == nil {
+		if !r.common.has(f) {
 			rules = append(rules, nft.Rule{refuse}) // a newer Spec has no listeners for it
 		} else {
 			rules = append(rules, nft.Rule{nft.Jump(r.chain(f))})

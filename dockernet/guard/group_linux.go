@@ -199,13 +199,9 @@ func (p *Port) content(r *rules) (*content, error) {
 			return nil
 		}
 		done[name] = true
-		for _, rule := range r.Chains[i].Rules {
-			for _, part := range rule {
-				if v, ok := part.(nft.Verdict); ok && v.Chain() != "" {
-					if err := visit(v.Chain()); err != nil {
-						return err
-					}
-				}
+		for _, name := range r.Chains[i].Uses() {
+			if err := visit(name); err != nil {
+				return err
 			}
 		}
 		ch := p.named(c.names, r.Chains[i])[0]

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"unique"
 
 	"sluice/dockernet/nft"
 	"sluice/policy"
@@ -39,14 +41,18 @@ type portState struct {
 	older []*stage
 }
 
-// stage is what is known of a generation that the kernel has.
+// stage is what is known of a generation that the kernel has. The rules are made anew where they are needed again.
 type stage struct {
 	generation generation
 	spec       *Spec
-	rules      *rules
-	names      map[string]string // of what it shares with others, in the table
+	names      map[string]string // of what it shares with others, in the table, as far as a switch needs them
 	own        []string          // chains of the port's own, with their full names
 	shared     nft.Objects
+}
+
+// entry are the rules that lead to those of the generation.
+func (s *stage) entry(c config) *builder {
+	return &builder{Spec: s.spec, config: c, generation: s.generation}
 }
 
 func (s *stage) ref(p policy.Phase) ref { return s.spec.ref(s.generation, p) }
@@ -241,13 +247,13 @@ func (p *Port) stage(s *Spec) error {
 		older = append(slices.Clone(older), p.staged)
 	}
 	made.generation = next
-	made.rules = build(made.spec, p.host.config, next)
-	c, err := p.content(made.rules)
+	c, err := p.content(build(made.spec, p.host.config, next))
 	if err != nil {
 		return err
 	}
 	made.names, made.own = c.names, chainNames(c.own)
 	made.shared = nft.Objects{Chains: chainNames(c.shared), Sets: setNames(c.sets)}
+	made.forget(p.host.config)
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -280,18 +286,43 @@ func (p *Port) stage(s *Spec) error {
 	return nil
 }
 
-func setNames(sets []nft.Set) (names []string) {
+func setNames(sets []nft.Set) []string {
+	names := make([]string, len(sets))
 	for i := range sets {
-		names = append(names, sets[i].Name)
+		names[i] = sets[i].Name
 	}
 	return names
 }
 
-func chainNames(chains []nft.Chain) (names []string) {
+func chainNames(chains []nft.Chain) []string {
+	names := make([]string, len(chains))
 	for i := range chains {
-		names = append(names, chains[i].Name)
+		names[i] = chains[i].Name
 	}
 	return names
+}
+
+// forget keeps of the names what a switch needs, and what ports share once for all of them.
+func (s *stage) forget(c config) {
+	entry := s.entry(c)
+	chains := []nft.Chain{c.ingress(s.spec, s.generation)}
+	for n := range s.spec.Phases {
+		chains = append(chains, entry.inForce(s.ref(policy.Phase(n)))...)
+	}
+	names := make(map[string]string)
+	for i := range chains {
+		for _, needed := range chains[i].Uses() {
+			if name, ok := s.names[needed]; ok {
+				names[strings.Clone(needed)] = unique.Make(name).Value()
+			}
+		}
+	}
+	s.names = names
+	for _, list := range [][]string{s.shared.Chains, s.shared.Sets} {
+		for i := range list {
+			list[i] = unique.Make(list[i]).Value()
+		}
+	}
 }
 
 // enforce puts one phase of the newest generation in force, and deletes what is older.
@@ -304,7 +335,7 @@ func (p *Port) enforce(r ref) error {
 		b.AddChains(g.id, ingress...)
 		b.Replace(g.id, ingress...)
 	}
-	b.Replace(g.id, p.named(p.staged.names, p.staged.rules.inForce(r)...)...)
+	b.Replace(g.id, p.named(p.staged.names, p.staged.entry(p.host.config).inForce(r)...)...)
 	g.mu.Lock()
 	g.delete(b, own, shared)
 	err := p.host.with(func(c *nft.Conn) error { return c.Send(b) })
@@ -328,7 +359,7 @@ func (p *Port) both(r ref) error {
 	b := new(nft.Batch)
 	names := maps.Clone(p.current.names)
 	maps.Copy(names, p.staged.names) // which may be of another generation
-	b.Replace(p.at.id, p.named(names, p.current.rules.inForce(refs...)...)...)
+	b.Replace(p.at.id, p.named(names, p.current.entry(p.host.config).inForce(refs...)...)...)
 	if err := p.host.with(func(c *nft.Conn) error { return c.Send(b) }); err != nil {
 		return err
 	}

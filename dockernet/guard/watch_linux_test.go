@@ -128,8 +128,10 @@ func TestRulesComeBack(t *testing.T) {
 			}
 			want := blocks(l.nft(t, "", "list", "ruleset"))
 			set := ""
-			if staged := l.port("a").staged; staged != nil {
-				set = staged.names["baseline_net4_2"]
+			if p := l.port("a"); p.staged != nil {
+				c, err := p.content(build(p.staged.spec, p.host.config, p.staged.generation))
+				check(t, err)
+				set = c.names["baseline_net4_2"]
 			}
 			g := l.watchGaps(t)
 			for _, command := range tt.do {
