@@ -4,32 +4,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"sluice/docs/shown"
 )
 
-// Every command of sluice that a document shows has arguments that the program takes.
+// Documents show commands and settings of sluice as they are.
 func TestDocumentsShowCommandsThatExist(t *testing.T) {
-	for _, d := range documents(t) {
-		for _, b := range d.Blocks() {
-			commands, err := b.Commands("sluice")
-			if err != nil {
-				t.Error(err)
-			}
-			for _, args := range commands {
-				if err := parse(args[1:]); err != nil {
-					t.Errorf("%v: %q: %v", b, args, err)
-				}
-			}
-		}
-	}
+	shown.CheckCommands(t, "../..", "sluice", parse)
+	shown.CheckSettings(t, "../..", "Settings of the controller", newServe(&globals{}).Flags())
+	shown.CheckCommandTable(t, "../..", newRoot())
 }
 
 // parse does with a command line what comes before the work.
@@ -103,61 +90,4 @@ func documents(t *testing.T) []shown.Document {
 		t.Fatal(err)
 	}
 	return all
-}
-
-// Operations.md has a row for every flag of serve.
-func TestSettingsAreDocumented(t *testing.T) {
-	var got, want []string
-	for _, d := range documents(t) {
-		if filepath.Base(d.Path) == "operations.md" {
-			for _, r := range d.Rows("Settings of the controller") {
-				name, _, _ := strings.Cut(strings.Trim(r.Cells[0], "`"), " ")
-				got = append(got, name)
-			}
-		}
-	}
-	newServe(&globals{}).Flags().VisitAll(func(f *pflag.Flag) { want = append(want, "--"+f.Name) })
-	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("operations.md has rows for %q, the program has %q", got, want)
-	}
-}
-
-// Commands.md has a row for every command, in the order of the program, with what it says of itself.
-func TestCommandsAreDocumented(t *testing.T) {
-	var want []string
-	var visit func(*cobra.Command)
-	visit = func(cmd *cobra.Command) {
-		if cmd.HasParent() && !cmd.HasSubCommands() {
-			want = append(want, fmt.Sprintf("| `%s` | %s |", cmd.CommandPath(), cmd.Short))
-		}
-		for _, c := range cmd.Commands() {
-			visit(c)
-		}
-	}
-	visit(newRoot())
-	slices.Sort(want)
-	text, err := os.ReadFile("../../docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "## sluice\n")
-	section, _, _ := strings.Cut(rest, "\n## ")
-	var got []string
-	for line := range strings.Lines(section) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "| `") {
-			got = append(got, line)
-		}
-	}
-	for _, row := range want {
-		if !slices.Contains(got, row) {
-			t.Errorf("docs/commands.md lacks the row\n%s", row)
-		}
-	}
-	for _, row := range got {
-		if !slices.Contains(want, row) {
-			t.Errorf("docs/commands.md has a row of no command\n%s", row)
-		}
-	}
 }
