@@ -1,7 +1,7 @@
 package e2e
 
 // row is one thing that workloads do. In command and its neighbour HOST stands for the name that it is about: the host of
-// the first target in the row itself, a name that the policy does not know in the neighbour.
+// the first target in the row itself, OTHER for a name that the policy does not know; in the neighbour HOST is that too.
 type row struct {
 	name string
 	// needs are the targets of the allowlist: exactly what the command needs.
@@ -48,6 +48,19 @@ var uses = []row{
 	{name: "go", needs: "proxy.use.test:443", want: `"Version": "v1.0.0"`,
 		command: "rm -rf /tmp/go; GOPATH=/tmp/go GOCACHE=/tmp/go GOFLAGS=-modcacherw GOPROXY=https://HOST GOSUMDB=off GOTOOLCHAIN=local " +
 			"/usr/local/go/bin/go mod download -json lab.test/module@v1.0.0"},
+
+	{name: "npm", needs: "npm.test:443", command: "npm 22 https://HOST/npm/", want: "^labpkg 41$"},
+	{name: "cargo", needs: "crates.test:443 files.crates.test:443", command: "cargo https://HOST/smart/index.git 100", want: "^100 crates$"},
+	{name: "node-20", needs: "web.test:443", command: "node 20 https://HOST/", want: "^v20.* web.test at"},
+	{name: "node-22", needs: "web.test:443", command: "node 22 https://HOST/", want: "^v22.* web.test at"},
+	{name: "node-24", needs: "web.test:443", command: "node 24 https://HOST/", want: "^v24.* web.test at"},
+	{name: "node-24-explicit-proxy", needs: "web.test:443", want: "^v24.* web.test at",
+		command: "NODE_USE_ENV_PROXY=1 HTTPS_PROXY=http://127.0.0.12:3128 node 24 https://HOST/"},
+	{name: "java", needs: "web.test:443", command: "java https://HOST/", want: "(?s)^web.test at.*^web.test at"},
+	{name: "java-explicit-proxy", needs: "web.test:443", want: "(?s)^web.test at.*^web.test at",
+		command: "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=127.0.0.12 -Dhttps.proxyPort=3128' java https://HOST/"},
+	{name: "chromium", needs: "web.test:443", command: "browse 'https://HOST/page?id=1&other=OTHER'",
+		want: "(?s)30 resources by h2$.*^websocket: a message$.*^neighbour: refused$"},
 
 	{name: "server-first", needs: "mail.test:2525", command: "serverfirst HOST 2525", want: "^220 ready"},
 	{name: "server-first-by-address", needs: "203.0.113.62:2525", command: "serverfirst 203.0.113.62 2525", want: "^220 ready",

@@ -2,17 +2,22 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"sluice/controller/api"
+	"sluice/dockernet/netns"
 	"sluice/e2e/lab/client"
 )
 
@@ -75,6 +80,8 @@ func startUser(t *testing.T) *user {
 			t.Fatalf("%v: %v: run scripts/setup\n%s", c, err, out)
 		}
 	}
+	tools, err := client.Tools(t.Context(), lab.python)
+	check(err)
 	scripts, err := filepath.Abs("testdata/use")
 	check(err)
 	goroot, err := exec.Command("go", "env", "GOROOT").Output()
@@ -91,7 +98,7 @@ func startUser(t *testing.T) *user {
 	for _, c := range []string{"use-db --network-alias database", "use-other --network-alias other",
 		u.name + " --add-host host.docker.internal:host-gateway", "use-idle"} {
 		args := []string{"run", "--detach", "--network", "use-net", "--env", path, "--volume", bin + ":/use/bin:ro",
-			"--volume", scripts + ":/use/scripts:ro", "--volume", strings.TrimSpace(string(goroot)) + ":/usr/local/go:ro", "--name"}
+			"--volume", scripts + ":/use/scripts:ro", "--volume", tools + ":" + client.ToolsAt + ":ro", "--volume", strings.TrimSpace(string(goroot)) + ":/usr/local/go:ro", "--name"}
 		name := strings.Fields(c)[0]
 		_, err = docker(append(append(args, strings.Fields(c)...), client.Tag, "sleep", "infinity")...)
 		check(err)
@@ -174,16 +181,19 @@ func (u *user) run(t *testing.T, number int, r row) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	out, code := u.exec(useLimit, strings.ReplaceAll(r.command, "HOST", host))
+	other := fmt.Sprintf("use-%d.any.test", number)
+	about := func(host, command string) string {
+		return strings.NewReplacer("HOST", host, "OTHER", other).Replace(command)
+	}
+	out, code := u.exec(useLimit, about(host, r.command))
 	if code != 0 || !regexp.MustCompile("(?m)"+r.want).MatchString(out) {
 		t.Errorf("exit code %d; want 0 and %q:\n%s", code, r.want, out)
 	}
-	other := fmt.Sprintf("use-%d.any.test", number)
 	neighbour := r.neighbour
 	if neighbour == "" {
 		neighbour = r.command
 	}
-	out, code = u.exec(refusalLimit, strings.ReplaceAll(neighbour, "HOST", other))
+	out, code = u.exec(refusalLimit, about(other, neighbour))
 	if code == 0 || code == 124 {
 		t.Errorf("what is next to it: exit code %d; want a refusal, at once:\n%s", code, out)
 	}
@@ -203,6 +213,8 @@ func (u *user) startIdle() {
 	if _, err := u.api.Attach(t.Context(), api.Attach{Container: "use-idle", Policy: allowlist(t, "held.use.test:7 203.0.113.70:7")}); err != nil {
 		t.Fatal(err)
 	}
+	u.forgetQuickly(lab.InEngineNamespace)
+	u.forgetQuickly(u.namespace("use-idle").Do)
 	for file, to := range map[string]string{"/tmp/named": "held.use.test:7", "/tmp/address": "203.0.113.70:7"} {
 		if _, err := docker("exec", "--detach", "use-idle", "sh", "-c", "use hold "+to+" "+file+" >"+file+".out 2>&1"); err != nil {
 			t.Fatal(err)
@@ -214,9 +226,61 @@ func (u *user) startIdle() {
 	}
 }
 
-// endIdle checks that the connections still work.
+// idleLimit is how many seconds the kernel's connection tracking keeps a connection on which nothing is sent. It is
+// days by default, and some operators have minutes.
+const idleLimit = 15
+
+// forgetQuickly sets that limit in a network namespace.
+func (u *user) forgetQuickly(enter func(func() error) error) {
+	u.t.Helper()
+	const file = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+	var before []byte
+	set := func(value []byte) {
+		if err := enter(func() (err error) {
+			before, err = os.ReadFile(file)
+			return errors.Join(err, os.WriteFile(file, value, 0))
+		}); err != nil {
+			u.t.Fatal(err)
+		}
+	}
+	set(fmt.Append(nil, idleLimit))
+	u.t.Cleanup(func() { set(before) })
+}
+
+func (u *user) namespace(container string) *netns.Namespace {
+	u.t.Helper()
+	key, err := docker("inspect", "--format", "{{.NetworkSettings.SandboxKey}}", container)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	ns, err := netns.Open(strings.TrimSpace(key), nil)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	u.t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// tracked reports whether the kernel keeps a connection to an address in a network namespace.
+func (u *user) tracked(enter func(func() error) error, to string) (known bool) {
+	u.t.Helper()
+	if err := enter(func() error {
+		all, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+		known = slices.ContainsFunc(all, func(f *netlink.ConntrackFlow) bool { return f.Forward.DstIP.String() == to })
+		return err
+	}); err != nil {
+		u.t.Fatal(err)
+	}
+	return known
+}
+
+// endIdle waits until the kernel has forgotten the connections, and checks that they still work.
 func (u *user) endIdle() {
 	u.t.Helper()
+	inside := u.namespace("use-idle")
+	for _, to := range []string{"203.0.113.69", "203.0.113.70"} {
+		u.wait("the kernel keeps the connection to "+to, func() bool { return !u.tracked(lab.InEngineNamespace, to) && !u.tracked(inside.Do, to) })
+	}
 	for _, file := range []string{"/tmp/named", "/tmp/address"} {
 		if _, err := docker("exec", "use-idle", "rm", file); err != nil {
 			u.t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// gitOrigin serves one small repository, lab.git, from a directory of its own.
+// gitOrigin serves a small repository, lab.git, and the index of the lab's crates, index.git, from a directory of its own.
 type gitOrigin struct {
-	root string // holds lab.git
+	root string // holds both
 	git  string // path of the program
 }
 
@@ -45,6 +45,8 @@ func newGitOrigin(root string) (*gitOrigin, error) {
 		{"init --quiet --bare --initial-branch=main lab.git", ""},
 		{"-C lab.git fast-import --quiet", gitImport},
 		{"-C lab.git update-server-info", ""},
+		{"init --quiet --bare --initial-branch=main index.git", ""},
+		{"-C index.git fast-import --quiet", crateIndex()},
 	} {
 		command := exec.Command(git, strings.Fields(step.args)...)
 		command.Dir, command.Env, command.Stdin = root, g.env(), strings.NewReader(step.stdin)

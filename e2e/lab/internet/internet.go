@@ -219,8 +219,8 @@ func hostPort(port int) string { return net.JoinHostPort("", strconv.Itoa(port))
 
 // listen opens a TCP port on every address of the namespace and counts what is accepted there.
 func (n *Internet) listen(port int) (net.Listener, error) {
-	// Plain TCP, so that resets and counts are what they seem.
-	var config net.ListenConfig
+	// Plain TCP, so that resets and counts are what they seem; and what is idle is really idle.
+	config := net.ListenConfig{KeepAlive: -1}
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(context.Background(), "tcp", hostPort(port))
 	if err != nil {

@@ -15,10 +15,12 @@ import (
 // What the mirrors serve has a fixed date.
 var mirrored = time.Unix(1_700_000_000, 0).UTC()
 
-// serveMirrors adds the origins of package managers, each with one package:
+// serveMirrors adds the origins of package managers:
 //
 //	/debian/            a flat Debian repository (deb [trusted=yes] http://HOST/debian ./) with "labtool"
 //	/lab.test/module/   a Go module proxy (GOPROXY) with lab.test/module v1.0.0
+//	/npm/               what serveNPM says
+//	/crates/NAME        the files of the registry for cargo, whose index is /smart/index.git
 func serveMirrors(mux *http.ServeMux) {
 	serve := func(path, kind string, body []byte) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -36,6 +38,9 @@ func serveMirrors(mux *http.ServeMux) {
 	serve(module+"v1.0.0.info", "application/json", []byte(`{"Version":"v1.0.0","Time":"2023-11-14T22:13:20Z"}`))
 	serve(module+"v1.0.0.mod", text, []byte(moduleFile))
 	serve(module+"v1.0.0.zip", "application/zip", moduleZip())
+
+	serveNPM(mux)
+	mux.HandleFunc("GET /crates/{name}", serveCrate)
 }
 
 const debianControl = "Package: labtool\nVersion: 1.0\nArchitecture: all\nMaintainer: Lab <lab@apt.test>\nDescription: a tool of the lab\n"

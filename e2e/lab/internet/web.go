@@ -30,9 +30,10 @@ const maxBody = 1 << 30
 //	/ws           WebSocket: sends back what it gets
 //	/ws/ticks?id=ID
 //	/smart/lab.git, /dumb/lab.git   a repository over either of git's HTTP protocols
+//	/smart/index.git                the index of a registry for cargo
 //	/simple/      a Python package index with one package, "labpkg"
 //	/lab.Echo/Stream   a gRPC call that sends back what it gets
-//	and what serveMirrors says
+//	and what serveMirrors and servePages say
 func (n *Internet) webHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -93,6 +94,7 @@ func (n *Internet) webHandler() http.Handler {
 	mux.HandleFunc("/files/"+wheelName, serveWheel)
 	mux.HandleFunc("/lab.Echo/Stream", serveGRPC)
 	serveMirrors(mux)
+	servePages(mux)
 	return mux
 }
 

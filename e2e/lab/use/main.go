@@ -153,10 +153,8 @@ func echo(conn net.Conn, text string) error {
 	return nil
 }
 
-func dial(address string) (net.Conn, error) { return net.DialTimeout("tcp", address, limit) }
-
 func use(address string) error {
-	conn, err := dial(address)
+	conn, err := net.DialTimeout("tcp", address, limit)
 	if err != nil {
 		return err
 	}
@@ -189,7 +187,8 @@ func rotate(host, port, times string) error {
 }
 
 func hold(address, file string) error {
-	conn, err := dial(address)
+	dialer := net.Dialer{Timeout: limit, KeepAlive: -1} // really idle
+	conn, err := dialer.Dial("tcp", address)
 	if err != nil {
 		return err
 	}
