@@ -92,6 +92,9 @@ func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
 	if r.Error != "" {
 		cmd.Printf("failed: %s\n", clean(r.Error))
 	}
+	for _, a := range r.Advice {
+		cmd.Printf("%s\n", clean(a))
+	}
 	if len(r.Steps) > 0 {
 		rows := [][]string{{"BOUNDARY", "ENVIRONMENT", "PHASE", "GENERATION", "SECONDS", ""}}
 		for _, s := range r.Steps {

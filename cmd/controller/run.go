@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -171,7 +173,7 @@ func runContainer(cmd *cobra.Command, g *globals, s launch.Spec) error {
 	}
 	code, err := launch.Run(ctx, docker, attacher{g}, s, streams)
 	if err != nil {
-		return failed(err)
+		return failed(reachable(err))
 	}
 	if code != 0 {
 		return exitCode(code)
@@ -263,13 +265,40 @@ func ensureController(ctx context.Context, socket string) error {
 	for !listens(socket) {
 		select {
 		case err := <-ended:
-			return fmt.Errorf("the controller ended at once: %w: see %s", err, path)
+			return fmt.Errorf("the controller ended at once (%w): %s", err, lastWords(path))
 		case <-ctx.Done():
-			return fmt.Errorf("the controller does not listen: see %s", path)
+			return fmt.Errorf("the controller does not listen: %s", lastWords(path))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	return nil
+}
+
+// reachable says what to do where the engine cannot be asked.
+func reachable(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: be root, or in the group that may use the engine's socket", err)
+	case client.IsErrConnectionFailed(err):
+		return fmt.Errorf("%w: start the engine, or name its socket by DOCKER_HOST", err)
+	}
+	return err
+}
+
+// lastWords is the last line of a controller's log, and where the rest is.
+func lastWords(path string) string {
+	const enough = 4096
+	if f, err := os.Open(path); err == nil {
+		defer f.Close()
+		if info, err := f.Stat(); err == nil {
+			text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-enough), enough))
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			if last := lines[len(lines)-1]; last != "" {
+				return fmt.Sprintf("%s (see %s)", clean(strings.TrimPrefix(last, "sluice: ")), path)
+			}
+		}
+	}
+	return "see " + path
 }
 
 func listens(socket string) bool {

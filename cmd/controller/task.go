@@ -38,9 +38,11 @@ type taskResult struct {
 	Audit       taskAudit            `json:"audit"`
 	Enforcement evidence.Enforcement `json:"enforcement"`
 	Violation   bool                 `json:"policy_violation"`
-	Evidence    []evidence.Attempt   `json:"violations"`     // what was refused in the phase run
-	Kept        []string             `json:"kept,omitempty"` // containers that were left running
-	Error       string               `json:"error,omitempty"`
+	Evidence    []evidence.Attempt   `json:"violations"` // what was refused in the phase run
+	// Advice says of each step that failed what may have kept it from succeeding, and what to do.
+	Advice []string `json:"advice"`
+	Kept   []string `json:"kept,omitempty"` // containers that were left running
+	Error  string   `json:"error,omitempty"`
 }
 
 // taskStep is a step with the mode in force, and the head of the audit when it ended.
@@ -249,7 +251,7 @@ func (r *taskRun) Open(ctx context.Context, role lifecycle.Role) (lifecycle.Envi
 	env, receipt, err := r.engine.Open(ctx, role)
 	if err != nil {
 		r.records.failed(r.starting)
-		return nil, receipt, err
+		return nil, receipt, reachable(err)
 	}
 	r.checkEnforced(ctx, role)
 	return &recorded{env, r, role}, receipt, nil
@@ -362,6 +364,8 @@ func (r *taskRun) finish(f *taskFlags, taskErr error) error {
 		steps[i] = s.Step
 	}
 	res.Enforcement.Generations = evidence.Generations(steps)
+	res.Advice = evidence.Advise(steps, res.Traffic, map[string]string{"baseline": res.BaselineMode.String(), "run": res.RunMode.String(),
+		"evaluation": res.EvaluationMode.String()}, res.SetupMode != "")
 	if len(r.containers) == 0 {
 		res.Enforcement.BeforeFirstProcess, res.Enforcement.Unknown = false, "nothing was started"
 	}
@@ -377,6 +381,9 @@ func (r *taskRun) finish(f *taskFlags, taskErr error) error {
 	}
 	if taskErr != nil {
 		res.Error = taskErr.Error()
+	}
+	for _, a := range res.Advice {
+		r.cmd.PrintErrf("sluice: note: %s\n", clean(a))
 	}
 	err := errors.Join(taskErr, r.problem)
 	if f.result != "" {

@@ -34,6 +34,8 @@ type Report struct {
 	Violation bool   `json:"policy_violation"`
 	Head      string `json:"head,omitempty"` // of the audit file
 	Error     string `json:"error,omitempty"`
+	// Advice says of each step that failed what may have kept it from succeeding, and what to do.
+	Advice []string `json:"advice,omitempty"`
 	// Enforcement is nil where no result says anything of it.
 	Enforcement *Enforcement `json:"enforcement,omitempty"`
 }
@@ -47,6 +49,7 @@ type result struct {
 	Baseline   string           `json:"baseline_network_mode"`
 	Run        string           `json:"run_network_mode"`
 	Evaluation string           `json:"evaluation_network_mode"`
+	Setup      string           `json:"setup_network_mode"` // of a task in the older field names
 	Began      time.Time        `json:"began"`
 	Steps      []lifecycle.Step `json:"steps"`
 	Traffic    []Phase          `json:"traffic"`
@@ -103,6 +106,7 @@ func readResult(in io.Reader) (Report, error) {
 	}
 	report := Report{Task: r.Task, Modes: map[string]string{"baseline": r.Baseline, "run": r.Run, "evaluation": r.Evaluation},
 		Steps: r.Steps, Phases: r.Traffic, Problem: r.Audit.Problem, Head: r.Audit.Head, Error: r.Error, Enforcement: r.Enforcement}
+	report.Advice = Advise(r.Steps, r.Traffic, report.Modes, r.Setup != "")
 	report.finish()
 	return report, nil
 }
