@@ -200,7 +200,7 @@ func TestTextsOfTroubleshootingExist(t *testing.T) {
 		})
 	}
 	checked := 0
-	for _, heading := range []string{"A connection does not work", "A policy file does not take effect", "A container cannot be attached", "On a managed network", "The controller"} {
+	for _, heading := range []string{"A connection does not work", "A policy file does not take effect", "A container cannot be attached", "A task, or a harness", "On a managed network", "The controller"} {
 		for _, r := range documentRows(t, "troubleshooting.md", heading) {
 			texts := codes(r.Cells[1])
 			if len(texts) == 0 {
