@@ -27,7 +27,7 @@ func Advise(steps []lifecycle.Step, phases []Phase, modes map[string]string, old
 		if len(refused) == 0 {
 			continue
 		}
-		field := fieldName(s.Phase, older)
+		field := s.Phase.Field(older)
 		text := fmt.Sprintf("%s failed, and %s (%s) refused %s meanwhile", s.Boundary, field, mode, list(refused))
 		if len(missing) > 0 {
 			text += fmt.Sprintf(": if it needs that, %s, or %s", add(mode, field, missing), without(s.Boundary))
@@ -35,17 +35,6 @@ func Advise(steps []lifecycle.Step, phases []Phase, modes map[string]string, old
 		advice = append(advice, text)
 	}
 	return advice
-}
-
-// fieldName is the field that has a phase's policy.
-func fieldName(p policy.Phase, older bool) string {
-	switch {
-	case older && p == policy.Baseline:
-		return "network_policy"
-	case older && p == policy.Evaluation:
-		return "verifier_network_policy"
-	}
-	return p.String() + "_network_policy"
 }
 
 // during lists what was refused of a step's phase while it ran, and the targets that would have let it through, or those
