@@ -281,6 +281,7 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 		}
 	}
 	c.dismiss(m.record.ID)
+	c.adopter.abandonFile(m.record.ID)
 	if err := c.drop(ctx, m); err != nil {
 		return fmt.Errorf("detach container %s: its policy is gone, but: %w", m.name(), err)
 	}

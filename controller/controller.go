@@ -27,6 +27,8 @@ type Config struct {
 	Dir string
 	// Matcher says how policies are read, apart from what they say. Never is of no use here.
 	Matcher matcher.Options
+	// Adopt takes containers on whose side the engine sees a [Provider].
+	Adopt   bool
 	Logger  *slog.Logger
 	Version string
 	// Collectors have metrics to be served beside the controller's own.
@@ -50,6 +52,7 @@ type Controller struct {
 	events  control.Hub
 	metrics *metrics
 	work    *queue
+	adopter *adopter
 	began   time.Time // when New was called
 	broken  map[string]error
 	// recovered is closed when all that an earlier controller left was looked at.
@@ -77,6 +80,7 @@ func New(config Config) (*Controller, error) {
 	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, dismissed: map[string]bool{},
 		silent: map[string]silent{}, began: time.Now(), recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
+	c.adopter = &adopter{Controller: c, followers: map[string]*follower{}}
 	records, broken, err := s.load()
 	if err != nil {
 		return nil, err
@@ -99,6 +103,8 @@ func New(config Config) (*Controller, error) {
 // Nothing that it started outlives it.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	c.adopter.ctx = ctx
+	defer c.adopter.tasks.Wait()
 	group.Go(func() error { c.recover(ctx); return nil })
 	group.Go(func() error { c.follow(ctx); return nil })
 	group.Go(func() error {

@@ -288,6 +288,12 @@ func (h fakeHost) NetworksChanged(managed []api.Network) error {
 }
 
 // Clean removes the guards of networks that are gone.
+func (h fakeHost) EndFlows(sandbox string) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return 1, h.do("end flows " + sandbox)
+}
+
 func (h fakeHost) Clean() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

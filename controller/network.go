@@ -67,10 +67,15 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		defer c.mu.Unlock()
 		delete(c.dismissed, id)
 		delete(c.silent, id)
+		c.adopter.abandonFile(id)
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if container.Provider != nil && !c.isDismissed(id) {
+		c.adopter.adopt(&container)
+		return nil
 	}
 	if container.Joined != "" {
 		return c.joined(ctx, &container)

@@ -30,6 +30,7 @@ func makePlan(container *Container, facts *Facts, policies *policySet, sockets *
 			Host:     facts.Addresses,
 			Internal: container.internal(),
 			Closed:   facts.Closed,
+			Open:     container.Provider.open(),
 			NoFloor:  options.NoFloor,
 		},
 	}
@@ -64,6 +65,7 @@ func (p *Plan) session(upstreams []netip.AddrPort) error {
 	p.Session = control.SessionSpec{
 		Policies: map[string]json.RawMessage{},
 		Hosts:    map[string][]string{},
+		Open:     p.Container.Provider.openNames(),
 	}
 	for phase, one := range p.Policies.phases {
 		text, err := json.Marshal(one)
@@ -165,7 +167,7 @@ func (p *Plan) sameRules(q *Plan) bool {
 	if p.Policies.digest != q.Policies.digest || a.Internal != b.Internal || p.Sockets != q.Sockets ||
 		p.NoRoute4 != q.NoRoute4 || p.NoRoute6 != q.NoRoute6 ||
 		!slices.Equal(a.Networks, b.Networks) || !slices.Equal(a.Direct, b.Direct) ||
-		!slices.Equal(a.Host, b.Host) || !slices.Equal(a.Closed, b.Closed) ||
+		!slices.Equal(a.Host, b.Host) || !slices.Equal(a.Closed, b.Closed) || !slices.Equal(a.Open, b.Open) ||
 		!slices.Equal(p.Session.Upstreams, q.Session.Upstreams) ||
 		!slices.EqualFunc(p.Container.Networks, q.Container.Networks, Network.same) {
 		return false
@@ -185,6 +187,9 @@ func (n Network) same(o Network) bool {
 
 // notes say what a user might stumble over.
 func notes(p *Plan) (all []string) {
+	if one := p.Container.Provider; one != nil && one.PolicyFile != "" {
+		all = append(all, fmt.Sprintf("adopted: follows %s, and reaches the proxy %s in every phase", one.PolicyFile, one.Name))
+	}
 	if p.Direct.Internal {
 		all = append(all, "all networks are internal: what is allowed outside of them is reached by TCP only, through the proxy")
 	}

@@ -78,6 +78,9 @@ func (c *Controller) follow(ctx context.Context) {
 				clear(joined) // of containers that never started
 			}
 			joined[e.Container] = append(joined[e.Container], e.Network)
+			if c.config.Adopt {
+				c.work.add(e.Container, 0) // its harness may have put it where it is to be adopted
+			}
 			c.enqueue(0, func(m *shown) bool { return m.container == e.Container })
 			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
 		case NetworksChanged:
@@ -184,12 +187,14 @@ func (c *Controller) reconcile(ctx context.Context, m *member) error {
 	container, err := c.inspect(ctx, m)
 	switch {
 	case errors.Is(err, control.ErrNotFound):
+		c.adopter.abandonFile(m.record.ID)
 		return c.end(ctx, m, func() error { return c.forget(m) })
 	case err != nil:
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
 	m.record.Name = container.Name
+	c.adopter.adopt(&container)
 	if !container.Running && about.Restarts {
 		return c.revive(ctx, m)
 	}

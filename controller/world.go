@@ -23,7 +23,7 @@ type Engine interface {
 	// Events yields what happened since a moment (the zero time is now), and goes on until ctx is done. After an
 	// interruption, where events may be missing, it yields [Resync].
 	Events(ctx context.Context, since time.Time) iter.Seq[Event]
-	// Managed lists the ids of the containers that run on managed networks.
+	// Managed lists the ids of the containers that run on managed networks, or are to be adopted.
 	Managed(ctx context.Context) ([]string, error)
 	// Networks lists the managed networks, CreateNetwork makes one, and RemoveNetwork removes one, with force also while
 	// containers are on it. One that is gone already is no error.
@@ -61,6 +61,8 @@ type Container struct {
 	// Policy is the policy document that it is to be admitted with to its managed networks, from its labels or from one
 	// of the networks, and Phase the first phase from its labels. Policy is empty if it is on other networks too.
 	Policy, Phase string
+	// Provider is what a harness has put beside the container, if it is to be adopted.
+	Provider *Provider
 	// Refusals are the reasons why no policy can hold the container.
 	Refusals []Refusal
 	// Warnings are what may get round its policy and is accepted all the same.
@@ -126,6 +128,8 @@ type Host interface {
 	// NetworksChanged says that a network was made or removed. What comes from the bridges of managed networks is dropped
 	// from then on, but for containers that have rules there.
 	NetworksChanged(managed []api.Network) error
+	// EndFlows ends all TCP connections from and into a network namespace, and says how many those were.
+	EndFlows(sandbox string) (int, error)
 	// Clean removes what earlier controllers left on the host for networks of containers that are gone.
 	Clean() error
 }

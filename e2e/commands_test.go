@@ -71,7 +71,9 @@ func cmdTask(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	switch {
 	case verb == "open" && len(args) == 2:
-		s.open(ts, neg, args[1])
+		s.open(ts, neg, args[1], *proxyImage)
+	case verb == "open" && len(args) == 3:
+		s.open(ts, neg, args[1], args[2])
 	case verb == "phase" && len(args) == 2 && !neg:
 		counts, err := lab.Internet.Counts()
 		ts.Check(err)
@@ -98,15 +100,15 @@ func cmdTask(ts *testscript.TestScript, neg bool, args []string) {
 		s.task = nil
 		s.checkGone(ts, task)
 	default:
-		ts.Fatalf("usage: task open FILE | phase NAME | exec ARG... | close")
+		ts.Fatalf("usage: task open FILE [IMAGE] | phase NAME | exec ARG... | close")
 	}
 }
 
-func (s *script) open(ts *testscript.TestScript, neg bool, file string) {
+func (s *script) open(ts *testscript.TestScript, neg bool, file, proxy string) {
 	if s.task != nil {
 		ts.Fatalf("a task is open already")
 	}
-	spec := agentcompass.Spec{ID: s.prefix + "task", Image: client.Tag, ProxyImage: *proxyImage}
+	spec := agentcompass.Spec{ID: s.prefix + "task", Image: client.Tag, ProxyImage: proxy}
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(file)), &spec.Policies))
 	task, err := agentcompass.Open(lab.python, lab.DockerHost(), spec)
 	if neg {
@@ -121,6 +123,7 @@ func (s *script) open(ts *testscript.TestScript, neg bool, file string) {
 	s.task = task
 	ts.Setenv("TASK", task.Container)
 	ts.Setenv("SIDECAR", task.Proxy)
+	ts.Setenv("TASKNET", task.Network)
 }
 
 // checkGone looks for what the provider had made for a task.

@@ -49,7 +49,7 @@ func (c *controller) start() error {
 	return c.startLocked()
 }
 
-func (c *controller) startLocked() (err error) {
+func (c *controller) startLocked(flags ...string) (err error) {
 	if c.process != nil {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (c *controller) startLocked() (err error) {
 		return err
 	}
 	defer log.Close()
-	process := c.command()
+	process := c.command(flags...)
 	process.Stdout, process.Stderr = log, log
 	if err := lab.InEngineNamespace(process.Start); err != nil {
 		return fmt.Errorf("start the controller: %w", err)
@@ -94,6 +94,16 @@ func (c *controller) logText() string {
 		return err.Error()
 	}
 	return string(text)
+}
+
+// startAs starts it anew with other flags.
+func (c *controller) startAs(flags ...string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.killLocked(); err != nil {
+		return err
+	}
+	return c.startLocked(flags...)
 }
 
 // kill ends it without a warning.
@@ -137,17 +147,21 @@ func (c *controller) remove(context.Context) error {
 	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
-// cmdController looks after the lab's engine: controller start, controller kill.
+// cmdController looks after the lab's engine: controller start [FLAG...], controller kill, controller log.
 func cmdController(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case len(args) == 1 && args[0] == "start" && !neg:
 		ts.Check(theController.start())
+		ts.Setenv("SLUICE_SOCKET", theController.socket())
+	case len(args) > 1 && args[0] == "start" && !neg:
+		ts.Defer(func() { ts.Check(theController.kill()) }) // others expect it without flags
+		ts.Check(theController.startAs(args[1:]...))
 		ts.Setenv("SLUICE_SOCKET", theController.socket())
 	case len(args) == 1 && args[0] == "kill" && !neg:
 		ts.Check(theController.kill())
 	case len(args) == 1 && args[0] == "log" && !neg:
 		ts.Logf("%s", theController.logText())
 	default:
-		ts.Fatalf("usage: controller start | kill | log")
+		ts.Fatalf("usage: controller start [FLAG...] | kill | log")
 	}
 }

@@ -10,6 +10,9 @@ import (
 // ProxyTag is the name under which the sidecar's image is loaded.
 const ProxyTag = "sluice-proxy:dev"
 
+// TitleLabel says what an image is, and ProxyTitle that it is the sidecar.
+const TitleLabel, ProxyTitle = "org.opencontainers.image.title", "sluice-proxy"
+
 // SluiceProxy is the sidecar's image: the static binary, and "python" and "python3" as other names for it.
 //
 // A harness that brings a Python proxy starts its image as
@@ -47,7 +50,7 @@ func SluiceProxy(binary []byte) (Image, error) {
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 			StopSignal:   "SIGTERM",
 			Labels: map[string]string{
-				"org.opencontainers.image.title":       "sluice-proxy",
+				TitleLabel:                             ProxyTitle,
 				"org.opencontainers.image.description": "Outbound policy for containers: CONNECT and HTTP proxy, DNS filter.",
 			},
 		}, DockerOCIImageConfigExt: docker.DockerOCIImageConfigExt{

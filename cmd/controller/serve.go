@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sluice/controller/ui"
+	"sluice/proxy/agentcompass"
 )
 
 // settings of serve.
@@ -32,6 +33,7 @@ type settings struct {
 	clear        bool
 	untilIdle    bool
 	allowIPv6    string
+	adopt        string
 }
 
 func newServe(g *globals) *cobra.Command {
@@ -59,12 +61,17 @@ directory of the socket has its state. Root may use the socket, and the group "s
 	flags.StringVar(&s.allowIPv6, "proxy-subnet6", "", "give the proxy IPv6, with addresses of `PREFIX`")
 	flags.StringVar(&s.kept, "keep-bridges", "",
 		"keep the names of managed networks' bridges in the `FILE`, for their rules to be there before the engine is when the host has started")
+	flags.StringVar(&s.adopt, "adopt", "",
+		"attach the containers that the Docker provider of `HARNESS`, which is agentcompass, starts, and follow its policy files")
 	flags.BoolVar(&s.clear, "clear", false, "do not serve: take all policies away, remove the proxy, and end")
 	flags.BoolVar(&s.untilIdle, "until-idle", false, "end with the last container, and leave nothing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.socket = g.socket
 		if !filepath.IsAbs(s.socket) {
 			return errors.New("--socket: give an absolute path")
+		}
+		if s.adopt != "" && s.adopt != agentcompass.User {
+			return fmt.Errorf("--adopt %q: the only harness that can be adopted is agentcompass", s.adopt)
 		}
 		if s.ui != "" {
 			if err := ui.Loopback(s.ui); err != nil {

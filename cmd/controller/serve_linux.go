@@ -121,10 +121,10 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	}
 	defer func() { err = errors.Join(err, kernel.Close()) }()
 	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}, Routes: engine.Routes,
-		EarlyRules: s.kept != ""}
+		EarlyRules: s.kept != "", Adopt: s.adopt != ""}
 	c, err = controller.New(controller.Config{
 		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),
-		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Logger: log, Version: readBuild().Version,
+		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Adopt: s.adopt != "", Logger: log, Version: readBuild().Version,
 		Collectors: []prometheus.Collector{proxy},
 	})
 	if err != nil {

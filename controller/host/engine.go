@@ -30,6 +30,8 @@ type Engine struct {
 	Routes func() ([]netip.Prefix, error)
 	// EarlyRules is set if managed networks have their rules before the engine is there, see [Options.Kept].
 	EarlyRules bool
+	// Adopt is set if containers on whose side a harness has put a proxy of its own are to be adopted.
+	Adopt bool
 	// Attached reports whether a container, by id or name, is under a policy. It is set before the first use.
 	Attached func(container string) bool
 }
@@ -82,7 +84,10 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 			Gateways: p.Gateways, MAC: p.MAC, Internal: p.Internal, Managed: p.Managed()})
 	}
 	v.Policy, v.Phase = labels(&c)
-	v.Hosts, err = e.hosts(ctx, &c)
+	if v.Hosts, err = e.hosts(ctx, &c); err != nil {
+		return v, err
+	}
+	v.Provider, err = e.provider(ctx, &c)
 	return v, err
 }
 
@@ -129,7 +134,7 @@ func labels(c *engine.Container) (policy, phase string) {
 
 // Managed implements [controller.Engine].
 func (e *Engine) Managed(ctx context.Context) (ids []string, err error) {
-	networks, err := e.Client.ManagedNetworks(ctx)
+	networks, err := e.watched(ctx)
 	if err != nil || len(networks) == 0 {
 		return nil, err
 	}
