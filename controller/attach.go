@@ -183,13 +183,7 @@ func (c *Controller) open(ctx context.Context, m *member) error {
 			return err
 		}
 		m.net = n
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		m.auditing = func() { cancel(); <-done }
-		go func() {
-			defer close(done)
-			c.audit(ctx, m, n)
-		}()
+		m.auditing = n.Refusals(func(r Refused) { c.publish(m.shown.Load().event(&r)) })
 		m.record.Namespace, m.record.Sandbox, m.record.Started = n.ID(), m.container.Sandbox, m.container.Started
 	}
 	if m.sockets == nil {

@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"context"
-
 	"sluice/control"
 	"sluice/matcher"
 	"sluice/policy"
@@ -14,13 +12,6 @@ const (
 	reasonPlane  = "not-direct" // the policy allows the address, but not by this way: UDP beside denied names, for instance
 	reasonAlways = "never"      // no phase allows it
 )
-
-// audit publishes what the kernel refuses of a member until ctx is done.
-func (c *Controller) audit(ctx context.Context, m *member, n Net) {
-	for r := range n.Refusals(ctx) {
-		c.publish(m.shown.Load().event(&r))
-	}
-}
 
 // event is the audit record of a packet.
 func (s *shown) event(r *Refused) control.Event {

@@ -18,6 +18,7 @@ import (
 	"sluice/control"
 	"sluice/controller/api"
 	"sluice/dockernet/netns"
+	"sluice/dockernet/probe"
 	"sluice/policy"
 )
 
@@ -317,6 +318,8 @@ type fakeNet struct {
 	open        int
 	direct      []string // open connections of the direct plane, each the name of a phase that allows it
 	refused     chan Refused
+	counted     Counted
+	broken      map[probe.Kind]probe.Outcome // what becomes of probes that no rule sees
 }
 
 func (n *fakeNet) ID() string   { return n.id }
@@ -350,19 +353,20 @@ func (n *fakeNet) Cut(_ *Plan, phase policy.Phase, before Before) (c Cut, err er
 	return c, nil
 }
 
-func (n *fakeNet) Refusals(ctx context.Context) iter.Seq[Refused] {
-	return func(yield func(Refused) bool) {
+func (n *fakeNet) Refusals(do func(Refused)) (stop func()) {
+	end := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
 		for {
 			select {
-			case <-ctx.Done():
+			case <-end:
 				return
 			case r := <-n.refused:
-				if !yield(r) {
-					return
-				}
+				do(r)
 			}
 		}
-	}
+	})
+	return func() { close(end); reading.Wait() }
 }
 
 func (n *fakeNet) Packets() (p Packets, err error) {

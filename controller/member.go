@@ -25,7 +25,7 @@ type member struct {
 	container Container
 	net       Net                // nil while it does not run
 	sockets   *netns.Sockets     // nil without net
-	auditing  func()             // ends what reads the refusals of the kernel; nil without net
+	auditing  func()             // lets nobody be told of the kernel's refusals any more; nil without net
 	plan      *Plan              // what the layers have in force; nil if they must be installed anew
 	restage   bool               // the layers hold something else staged than plan
 	intruders map[string]Refusal // containers that share its network and could change its rules, by their ids

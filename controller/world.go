@@ -158,8 +158,9 @@ type Net interface {
 	// Cut ends what is open on the direct plane and refused in a phase: it destroys sockets in the namespace and
 	// deletes connection tracking. Redirected connections are the sidecar's and stay. before says what there may be.
 	Cut(plan *Plan, phase policy.Phase, before Before) (Cut, error)
-	// Refusals yields packets that gate and guard have refused, the first ones of many, until ctx is done.
-	Refusals(ctx context.Context) iter.Seq[Refused]
+	// Refusals calls do with packets that gate and guard have refused, the first ones of many, one at a time, until stop
+	// has returned. do must not block.
+	Refusals(do func(Refused)) (stop func())
 	// Packets are what the rules inside have counted since they were made. It asks the kernel.
 	Packets() (Packets, error)
 	// Close lets go of the namespace. Rules stay.

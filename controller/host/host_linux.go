@@ -49,6 +49,7 @@ type Host struct {
 	facts   facts
 	guard   *guard.Host
 	sweeper *sweeper
+	logs    *logs
 
 	mu      sync.Mutex      // guards all below
 	bridges map[string]bool // whether they are managed
@@ -70,9 +71,13 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{options: o, guard: g, sweeper: newSweeper(o.Logger), bridges: map[string]bool{}, links: map[uint32]link{}}
-	if err := h.guardKept(); err != nil {
+	l, err := newLogs()
+	if err != nil {
 		return nil, errors.Join(err, g.Close())
+	}
+	h := &Host{options: o, guard: g, sweeper: newSweeper(o.Logger), logs: l, bridges: map[string]bool{}, links: map[uint32]link{}}
+	if err := h.guardKept(); err != nil {
+		return nil, errors.Join(err, h.Close())
 	}
 	h.facts.client = o.Client
 	h.facts.constant = controller.Facts{Closed: o.Closed, Upstreams: o.Upstreams, NoRoute6: !o.IPv6}
@@ -90,13 +95,13 @@ func (h *Host) Run(ctx context.Context) error {
 		})
 	})
 	group.Go(func() error {
-		c, err := openLog(func(f func() error) error { return f() }, LogGroup)
-		if err == nil {
-			err = readLog(ctx, c, h.tell)
-		}
+		stop, err := h.logs.open(func(f func() error) error { return f() }, LogGroup, h.tell)
 		if err != nil {
 			h.options.Logger.Warn("refusals of the guard are counted, but not told", "error", err)
+			return nil
 		}
+		<-ctx.Done()
+		stop()
 		return nil
 	})
 	return group.Wait()
@@ -124,17 +129,13 @@ func (h *Host) uncovered(gap guard.Gap) {
 	}
 }
 
-// tell hands a packet on to the container that has sent it. Nobody waits for one that does not read.
+// tell hands a packet on to the container that has sent it.
 func (h *Host) tell(l logged) {
 	h.mu.Lock()
 	from := h.links[l.in].of
 	h.mu.Unlock()
-	if from == nil {
-		return
-	}
-	select {
-	case from.frames <- l.refused():
-	default:
+	if from != nil && from.tell != nil {
+		from.tell(l.refused())
 	}
 }
 
@@ -154,6 +155,7 @@ func (h *Host) disown(n *containerNet) {
 // Close lets go of the host. All rules stay.
 func (h *Host) Close() error {
 	h.sweeper.close()
+	h.logs.close()
 	return h.guard.Close()
 }
 
@@ -193,9 +195,8 @@ func (h *Host) Open(c *controller.Container, check func() error) (controller.Net
 	if err != nil {
 		return nil, err
 	}
-	frames := make(chan controller.Refused, 16)
-	n := &containerNet{host: h, ns: ns, gate: gate.New(ns), frames: frames}
-	n.rim = &rim{host: h, ns: ns, frames: frames, rules: &n.rules, ports: map[string]*guard.Port{}}
+	n := &containerNet{host: h, ns: ns, gate: gate.New(ns)}
+	n.rim = &rim{host: h, ns: ns, rules: &n.rules, ports: map[string]*guard.Port{}}
 	return n, nil
 }
 

@@ -1,10 +1,8 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"os"
 	"slices"
@@ -28,8 +26,6 @@ type containerNet struct {
 	ns   *netns.Namespace
 	gate *gate.Gate
 	rim  *rim
-	// frames are what the guard has refused.
-	frames chan controller.Refused
 
 	closing sync.RWMutex // guards closed, and is held for reading by what must end before the namespace is let go
 	closed  bool
@@ -44,39 +40,18 @@ func (n *containerNet) Gate() controller.Layer          { return inside{n.gate, 
 func (n *containerNet) Guard() controller.Layer         { return n.rim }
 
 // Refusals implements [controller.Net].
-func (n *containerNet) Refusals(ctx context.Context) iter.Seq[controller.Refused] {
-	return func(yield func(controller.Refused) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		var reading sync.WaitGroup
-		defer reading.Wait()
-		defer cancel()
-		packets := make(chan controller.Refused)
-		reading.Go(func() {
-			c, err := openLog(n.ns.Do, LogGroup)
-			if err == nil {
-				err = readLog(ctx, c, func(l logged) {
-					select {
-					case packets <- l.refused():
-					case <-ctx.Done():
-					}
-				})
-			}
-			if err != nil {
-				n.host.options.Logger.Warn("refusals of the gate are counted, but not told", "namespace", n.ID(), "error", err)
-			}
-		})
-		for {
-			var r controller.Refused
-			select {
-			case <-ctx.Done():
-				return
-			case r = <-packets:
-			case r = <-n.frames:
-			}
-			if !yield(r) {
-				return
-			}
+func (n *containerNet) Refusals(do func(controller.Refused)) (stop func()) {
+	logs := n.host.logs
+	logs.do(func() { n.rim.tell = do })
+	stopGate, err := logs.open(n.ns.Do, LogGroup, func(l logged) { do(l.refused()) })
+	if err != nil {
+		n.host.options.Logger.Warn("refusals of the gate are counted, but not told", "namespace", n.ID(), "error", err)
+	}
+	return func() {
+		if stopGate != nil {
+			stopGate()
 		}
+		logs.do(func() { n.rim.tell = nil })
 	}
 }
 
@@ -164,10 +139,10 @@ func gateSpec(p *controller.Plan) *gate.Spec {
 
 // rim is the guard of all links of a container.
 type rim struct {
-	host   *Host
-	ns     *netns.Namespace
-	frames chan<- controller.Refused
-	rules  *rules // not known while they are changed, except to refuse more
+	host  *Host
+	ns    *netns.Namespace
+	rules *rules                   // not known while they are changed, except to refuse more
+	tell  func(controller.Refused) // of what the guard has refused; nil if nobody listens, and the logs' own
 
 	mu sync.Mutex // guards all below
 	// ports are those with rules, by the names of their interfaces.
