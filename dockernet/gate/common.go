@@ -115,7 +115,9 @@ func (b *builder) steer() {
 		}
 		rules = append(rules, nft.Rule{nft.Is(f.Destination(), nft.Single(a.Addr())), nft.Is(nft.TCPPort, nft.Number(a.Port())), toProxy})
 	}
-	rules = append(rules, nft.Rule{nft.Is(nft.FibDestination, nft.Word("local")), nft.Accept})
+	// Sockets for link-local addresses are bound to an interface, so they would not reach the listener.
+	rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(netip.MustParsePrefix("fe80::/10"))), nft.Accept},
+		nft.Rule{nft.Is(nft.FibDestination, nft.Word("local")), nft.Accept})
 	for _, f := range b.families() {
 		rules = append(rules, b.plan.Open(f, nft.Accept)...)
 	}

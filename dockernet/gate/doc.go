@@ -18,6 +18,6 @@
 // of open connections are judged like all others: nothing is accepted for being established. What a phase lets go
 // straight is said by package direct.
 //
-// Frames that the workload makes itself, past all of this, do not leave unless all phases are public: see package guard
-// about checksums. Raw IP sockets are the kernel's, and go the same way as others.
+// Frames that the workload makes itself, past all of this, do not leave, but for those of IPv4 if all phases are public:
+// see package guard about checksums. Raw IP sockets are the kernel's, and go the same way as others.
 package gate

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"net/netip"
+	"slices"
 
 	"sluice/dockernet/nft"
 )
@@ -41,10 +42,7 @@ func fixed(s *Spec) []nft.Chain {
 			{refuse}, // where the default route leads to the loopback, see addRoutes
 		}},
 		{Name: output6Chain, Kind: nft.IPv6, Rules: []nft.Rule{{refuse}}},
-		{Name: redirectedChain, Rules: []nft.Rule{
-			{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(nft.IPDestination, nft.Single(layouts[nft.IPv4].loopback)), nft.Accept},
-			{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(nft.IP6Destination, nft.Single(layouts[nft.IPv6].loopback)), nft.Accept},
-		}},
+		{Name: redirectedChain, Rules: slices.Concat(redirects(nft.IPv4), redirects(nft.IPv6))},
 		{Name: resetsChain, Protocol: "tcp", Rules: resets(s)},
 		{Name: hushChain, Rules: []nft.Rule{reset, {nft.Goto(quietChain)}}},
 		{Name: quietChain, Rules: quiet()},
@@ -54,6 +52,22 @@ func fixed(s *Spec) []nft.Chain {
 		{Name: swallowChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Drop)},
 		{Name: dnsChain, Rules: dnsTo(toProxy)},
 	}, forListeners(s.Listeners)...)
+}
+
+// redirects lets redirected packets go to a listener. A socket that is bound to another interface cannot reach it: its
+// packets would go there with a loopback address, see leaveChain, and nobody would answer. Of where they go the rules
+// see how long they may be, which is as long as can be on the loopback, and nowhere else.
+func redirects(f nft.Kind) []nft.Rule {
+	const unlimited, long = nft.Number(536), 60000
+	to := func(parts ...nft.Part) nft.Rule {
+		return append(nft.Rule{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(f.Destination(), nft.Single(layouts[f].loopback))}, parts...)
+	}
+	return []nft.Rule{
+		to(nft.Is(nft.CTState, nft.AnyOf{"established"}), nft.Accept),
+		to(nft.Above{Field: nft.RouteSegment, Value: long}, nft.Accept),
+		to(nft.Is(nft.RouteSegment, unlimited), nft.Accept),
+		to(nft.Count{Counter: refusedCount}, nft.Goto(rejectChain)),
+	}
 }
 
 // Limits of what is logged of each phase, and how much of a packet: the headers and what a reader could recognise.

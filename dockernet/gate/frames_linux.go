@@ -13,11 +13,11 @@ import (
 // interfaceTries is how often interfaces are asked for, which may come and go.
 const interfaceTries = 5
 
-// holdFrames refuses the workload's own frames on all interfaces that there are. Kernels before Linux 5.16 cannot, which
-// the preflight of package engine says.
-func (g *Gate) holdFrames() (err error) {
+// holdFrames refuses the workload's own frames on all interfaces that there are, or those of IPv6 only. Kernels before
+// Linux 5.16 cannot, which the preflight of package engine says.
+func (g *Gate) holdFrames(only6 bool) (err error) {
 	for range interfaceTries {
-		if err = g.tryHoldFrames(); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+		if err = g.tryHoldFrames(only6); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 			break
 		}
 		if err := g.dial(); err != nil {
@@ -27,10 +27,13 @@ func (g *Gate) holdFrames() (err error) {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return g.dial()
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("refuse frames of the workload's: %w", err)
+	}
+	return nil
 }
 
-func (g *Gate) tryHoldFrames() error {
+func (g *Gate) tryHoldFrames(only6 bool) error {
 	var interfaces []net.Interface
 	if err := g.ns.Do(func() (err error) {
 		interfaces, err = net.Interfaces()
@@ -41,7 +44,7 @@ func (g *Gate) tryHoldFrames() error {
 	var chains []nft.Chain
 	for _, i := range interfaces {
 		if i.Flags&net.FlagLoopback == 0 {
-			chains = append(chains, framesChain(i.Name))
+			chains = append(chains, framesChain(i.Name, only6))
 		}
 	}
 	b := new(nft.Batch)

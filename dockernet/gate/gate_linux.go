@@ -36,7 +36,7 @@ type Gate struct {
 type stage struct {
 	generation generation
 	refs       [policy.PhaseCount]ref
-	frames     bool // frames that the workload makes are refused
+	allPublic  bool // so that fewer frames of the workload's are refused
 }
 
 // New returns the gate of a namespace. The namespace stays the caller's and must be open for as long as the gate is
@@ -241,15 +241,15 @@ func (g *Gate) stage(s *Spec) error {
 	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	staged := &stage{generation: next, refs: refs, frames: s.holdsFrames()}
+	staged := &stage{generation: next, refs: refs, allPublic: s.allPublic()}
 	if err := g.kernel.Verify(tableID, t.Sets); err != nil {
 		d := new(nft.Batch)
 		d.Delete(tableID, t.Objects())
 		return errors.Join(err, g.kernel.Send(d))
 	}
-	if staged.frames {
-		if err := g.holdFrames(); err != nil {
-			return fmt.Errorf("refuse frames of the workload's: %w", err)
+	if !staged.allPublic {
+		if err := g.holdFrames(false); err != nil {
+			return err
 		}
 	}
 	g.staged, g.known = staged, Spec{Listeners: s.Listeners, LogGroup: s.LogGroup}
@@ -264,16 +264,17 @@ func (g *Gate) enforce(r ref) error {
 		base := fixed(&g.known)
 		b.AddChains(tableID, base...)
 		b.Replace(tableID, base...)
-		if !g.staged.frames {
-			b.DeleteTable(framesID)
-		}
 	}
+	wider := g.staged.allPublic && (g.current == nil || g.current.generation != r.generation)
 	b.Replace(tableID, inForce(r)...)
 	b.Delete(tableID, g.older)
 	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
 	g.current, g.older = &r, nft.Objects{}
+	if wider {
+		return g.holdFrames(true)
+	}
 	return nil
 }
 

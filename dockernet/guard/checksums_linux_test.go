@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/direct"
 	"sluice/dockernet/gate"
 	"sluice/dockernet/netns/netnstest"
 	"sluice/policy"
@@ -58,10 +59,21 @@ func TestChecksumsInOddPlaces(t *testing.T) {
 
 	g := gate.New(a.Namespace.Namespace)
 	t.Cleanup(g.Close)
-	check(t, g.Install(&gate.Spec{
-		Spec:      l.spec(t, "a", phases[:]...).Spec,
-		Listeners: gate.Listeners{TCP4: 40001, UDP4: 40002, TCP6: 40003, UDP6: 40004},
-	}, policy.Baseline))
+	install := func(phases ...direct.Phase) {
+		check(t, g.Install(&gate.Spec{
+			Spec:      l.spec(t, "a", phases...).Spec,
+			Listeners: gate.Listeners{TCP4: 40001, UDP4: 40002, TCP6: 40003, UDP6: 40004},
+		}, policy.Baseline))
+	}
+	// What is public refuses addresses of the floor, and those of IPv4 are safe.
+	install(phaseOf(t, "public"), phaseOf(t, "public"), phaseOf(t, "public"))
+	for name, want := range map[string]error{"address6": unix.ENOBUFS, "port6": unix.ENOBUFS, "port4": nil} {
+		asking, _ := made(name, l.token())
+		if err := send(a.fd, asking); !errors.Is(err, want) {
+			t.Errorf("%s with a gate that is public: sent with %v, want %v", name, err, want)
+		}
+	}
+	install(phases[:]...)
 	for _, bypass := range []int{0, 1} {
 		setOption(t, a.fd, unix.PACKET_QDISC_BYPASS, bypass)
 		for name := range frames {

@@ -48,10 +48,10 @@
 // header's own checksum wrong, so that the next router drops it. No rule on the host sees where that place is, and to
 // fill in all checksums on the way would cost every container its segmentation offload. So package gate does not let
 // such frames out: at its interfaces in the container only what has a route may leave, which the kernel gives to all that
-// its sockets send, and to none that a packet socket sends. It does so if any phase is not public.
+// its sockets send, and to none that a packet socket sends. If all phases are public, that is so for IPv6 only: of IPv4
+// there is nothing then that such a frame could reach and others could not.
 //
-// That does not hold where the kernel is older than Linux 5.16, or under policies that are public in all phases: there
-// the addresses and ports that public closes can be written over others. And since Linux 6.8 sockets of AF_XDP can ask
+// That does not hold where the kernel is older than Linux 5.16. And since Linux 6.8 sockets of AF_XDP can ask
 // for checksums too (XDP_TXMD_FLAGS_CHECKSUM), and pass all hooks of the container's. Answers to such packets do not
 // come back through address translation. A container without CAP_NET_RAW can do none of this.
 package guard

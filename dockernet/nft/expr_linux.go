@@ -49,12 +49,12 @@ func (c *compiler) part(p Part) error {
 	case Masked:
 		return c.masked(p)
 	case Above:
-		if !p.Field.native || p.Field.size != 4 {
+		if !p.Field.native || p.Field.size == 1 {
 			return fmt.Errorf("%v is no number of the host's byte order", p.Field)
 		}
 		c.load(p.Field, register)
-		c.add(&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Cmp{Op: expr.CmpOpGt, Register: register, Data: binary.BigEndian.AppendUint32(nil, uint32(p.Value))})
+		c.add(&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: p.Field.size, Size: p.Field.size},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: register, Data: binary.BigEndian.AppendUint32(nil, uint32(p.Value))[4-p.Field.size:]})
 	case In:
 		c.key(p.Fields)
 		c.add(&expr.Lookup{SourceRegister: register, SetName: p.Set, SetID: c.sets[p.Set], Invert: p.Not})
@@ -108,6 +108,8 @@ func (c *compiler) read(f *Field, to uint32) {
 		c.add(&expr.Meta{Key: expr.MetaKey(f.key), Register: to})
 	case inCT:
 		c.add(&expr.Ct{Key: expr.CtKey(f.key), Register: to})
+	case inRoute:
+		c.add(&expr.Rt{Register: to, Key: expr.RtKey(f.key)})
 	case inFib:
 		c.add(&expr.Fib{Register: to, FlagSADDR: f.key == unix.NFTA_FIB_F_SADDR, FlagDADDR: f.key == unix.NFTA_FIB_F_DADDR, ResultADDRTYPE: true})
 	case inLink:
@@ -301,6 +303,8 @@ func (f *Field) bytes(n Number) []byte {
 		return []byte{byte(n) << 4}
 	case f.size == 1:
 		return []byte{byte(n)}
+	case f.size == 2 && f.native:
+		return binary.NativeEndian.AppendUint16(nil, uint16(n))
 	case f.size == 2:
 		return binary.BigEndian.AppendUint16(nil, uint16(n))
 	case f.native:

@@ -36,9 +36,10 @@ const (
 	inLink base = iota
 	inNetwork
 	inTransport
-	inMeta // key is one of enum nft_meta_keys
-	inCT   // key is one of enum nft_ct_keys
-	inFib  // key is one of enum nft_fib_flags: the address whose kind is asked for
+	inMeta  // key is one of enum nft_meta_keys
+	inCT    // key is one of enum nft_ct_keys
+	inRoute // key is one of enum nft_rt_keys
+	inFib   // key is one of enum nft_fib_flags: the address whose kind is asked for
 )
 
 // Field is a piece of a packet or of what the kernel knows about it.
@@ -86,6 +87,10 @@ var (
 	// RouteClass is there only if the packet has a route, as all have that the kernel made. The kernel knows no more of
 	// it than zero where nobody has given routes a class.
 	RouteClass = &Field{name: "meta rtclassid", base: inMeta, key: 13, size: 4, native: true}
+
+	// RouteSegment is how many bytes of data a TCP segment of usual headers may have on a packet's way and back. The kernel
+	// says 536 for more than 65,535. It looks for the way back, which takes a while.
+	RouteSegment = &Field{name: "rt mtu", base: inRoute, key: 3, size: 2, native: true}
 
 	CTState     = &Field{name: "ct state", base: inCT, key: 0, size: 4, native: true}
 	CTDirection = &Field{name: "ct direction", base: inCT, key: 1, size: 1}

@@ -59,7 +59,7 @@ type Policy struct {
 	names bool
 	// noQUIC: UDP 443 is refused but to local addresses.
 	noQUIC bool
-	// anyFrames: the gate leaves it to the guard what the workload sends past its own kernel.
+	// anyFrames: the gate leaves it to the guard what IPv4 the workload sends past its own kernel.
 	anyFrames bool
 }
 
@@ -97,7 +97,7 @@ var Policies = []*Policy{
 // Passes says what must pass under the policy, and what may. Without a gate there is no proxy either, and only what
 // the guard takes for the direct plane passes.
 func (p *Policy) Passes(a *Attempt, internal, gate bool) (must, may bool) {
-	if a.Network == "frame" && gate && !p.anyFrames {
+	if a.Network == "frame" && gate && !(p.anyFrames && strings.HasPrefix(a.Name, "v4/")) {
 		return false, false
 	}
 	local := a.Near()
@@ -136,9 +136,7 @@ func (a *Attempt) Arrives(internal bool) bool {
 func (p *Policy) Answered(a *Attempt) bool {
 	switch a.Network {
 	case "tcp", "mptcp", "udp":
-		// What is bound to an interface, by its name or by a scope, does not hear the proxy.
-		scoped := a.Device != "" || strings.Contains(a.To, "%")
-		return !scoped && !(a.Blind && p.open[outside])
+		return !(a.Blind && p.open[outside])
 	}
 	return false
 }
