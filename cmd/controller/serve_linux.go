@@ -104,7 +104,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	var kernel *host.Host
 	options := sidecar.Options{
 		Docker: docker, Binary: s.proxy, Dir: filepath.Join(dir, "proxy"), Logger: log, Flags: flags, Upstreams: upstreams,
-		Metrics: proxyMetrics, Subnet6: subnet6, Explicit: []netip.AddrPort{controller.ExplicitProxy},
+		Metrics: proxyMetrics, Subnet6: subnet6, MTU: asked.MTU, Explicit: []netip.AddrPort{controller.ExplicitProxy},
 		Prepare: func(_ context.Context, n sidecar.Network) error {
 			return kernel.CloseToSidecar(n.Bridge, addressesOf(upstreams))
 		},

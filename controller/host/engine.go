@@ -171,8 +171,12 @@ func (e *Engine) CreateNetwork(ctx context.Context, n api.NewNetwork) (api.Netwo
 	if err != nil {
 		return api.Network{}, err
 	}
+	mtu, err := e.Client.MTU(ctx)
+	if err != nil {
+		return api.Network{}, err
+	}
 	made, err := e.Client.CreateNetwork(ctx, engine.NetworkSpec{Name: n.Name, Internal: n.Internal, IPv6: n.IPv6,
-		Policy: string(n.Policy), Taken: taken})
+		Policy: string(n.Policy), Taken: taken, MTU: mtu})
 	return network(made), err
 }
 

@@ -147,15 +147,25 @@ func (o *Options) createNetwork(ctx context.Context, name string) error {
 		}
 	}
 	ipv6 := o.Subnet6.IsValid()
+	options := map[string]string{
+		"com.docker.network.bridge.name":       BridgeName(o.Dir),
+		"com.docker.network.bridge.enable_icc": "false", // sidecars have nothing to tell each other
+	}
+	if o.MTU != nil {
+		mtu, err := o.MTU(ctx)
+		if err != nil {
+			return err
+		}
+		if mtu > 0 {
+			options["com.docker.network.driver.mtu"] = strconv.Itoa(mtu)
+		}
+	}
 	ctx, cancel := toTheEnd(ctx)
 	defer cancel()
 	_, err := o.Docker.NetworkCreate(ctx, name, network.CreateOptions{
 		Driver: "bridge", EnableIPv6: &ipv6, IPAM: ipam,
-		Options: map[string]string{
-			"com.docker.network.bridge.name":       BridgeName(o.Dir),
-			"com.docker.network.bridge.enable_icc": "false", // sidecars have nothing to tell each other
-		},
-		Labels: map[string]string{LabelInternal: "proxy", labelDir: o.Dir},
+		Options: options,
+		Labels:  map[string]string{LabelInternal: "proxy", labelDir: o.Dir},
 	})
 	return err
 }

@@ -55,6 +55,8 @@ type Options struct {
 	// Subnet4 and Subnet6 are the subnets of the sidecars' bridge. Without Subnet4 the engine chooses one; without
 	// Subnet6 sidecars have no IPv6.
 	Subnet4, Subnet6 netip.Prefix
+	// MTU, if set, says how many bytes packets on the sidecars' bridge may have, when that is made; 0 is the engine's choice.
+	MTU func(context.Context) (int, error)
 	// Upstreams are the name servers of sessions that have none of their own; those of the engine otherwise.
 	Upstreams []netip.AddrPort
 	// Explicit are the loopback addresses in every container, one a family, that are redirected to the TCP listeners for

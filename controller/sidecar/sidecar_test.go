@@ -392,6 +392,7 @@ func TestStrangers(t *testing.T) {
 func TestConfinement(t *testing.T) {
 	w := newWorld(t)
 	prepared := 0
+	w.options.MTU = func(context.Context) (int, error) { return 1420, nil } // case L-35
 	w.options.Prepare = func(_ context.Context, n Network) error {
 		if prepared++; prepared == 1 {
 			return errors.New("no rules")
@@ -408,6 +409,9 @@ func TestConfinement(t *testing.T) {
 	}
 	w.engine.mu.Lock()
 	defer w.engine.mu.Unlock()
+	if o := w.engine.networks[NetworkName(w.options.Dir)].Options; o["com.docker.network.driver.mtu"] != "1420" || o["com.docker.network.bridge.enable_icc"] != "false" {
+		t.Errorf("network's options %v", o)
+	}
 	for _, one := range w.engine.containers {
 		h := one.host
 		if one.config.User != "65532:65532" || !h.ReadonlyRootfs || h.Privileged || strings.Join(h.CapDrop, " ") != "ALL" || len(h.CapAdd) != 0 ||

@@ -281,3 +281,52 @@ func TestRoutes(t *testing.T) {
 		}
 	}
 }
+
+// Case L-35: the smallest MTU of what leads out, wherever its route stands.
+func TestUplinkMTU(t *testing.T) {
+	a, b := netnstest.New(t), netnstest.New(t)
+	h := a.Handle(t)
+	links := map[string]netlink.Link{}
+	for i, name := range []string{"up0", "tun0", "lan0"} {
+		netnstest.Link(t, netnstest.End{In: a, Name: name, Addresses: prefixes(fmt.Sprintf("10.%d.0.2/24", i), fmt.Sprintf("fd00:%d::2/64", i))}, netnstest.End{In: b, Name: name})
+		link, err := h.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		links[name] = link
+	}
+	uplink := func(want int) {
+		t.Helper()
+		a.Run(t, func() error {
+			if got, err := uplinkMTU(); err != nil || got != want {
+				t.Errorf("got %d, %v, want %d", got, err, want)
+			}
+			return nil
+		})
+	}
+	route := func(name, to string, change func(*netlink.Route)) {
+		t.Helper()
+		r := &netlink.Route{LinkIndex: links[name].Attrs().Index, Dst: netnstest.IPNet(netip.MustParsePrefix(to))}
+		if change != nil {
+			change(r)
+		}
+		if err := h.RouteAdd(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.LinkSetMTU(links["lan0"], 1300); err != nil {
+		t.Fatal(err)
+	}
+	uplink(0)
+	route("up0", "0.0.0.0/0", nil)
+	route("lan0", "10.0.0.0/8", nil) // leads to nowhere but there
+	uplink(1500)
+	if err := h.LinkSetMTU(links["tun0"], 1420); err != nil {
+		t.Fatal(err)
+	}
+	uplink(1500)
+	route("tun0", "::/0", func(r *netlink.Route) { r.Table = 51820 }) // as a VPN has it
+	uplink(1420)
+	route("up0", "128.0.0.0/1", func(r *netlink.Route) { r.MTU = 1400 })
+	uplink(1400)
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type NetworkSpec struct {
 	IPv6     bool
 	// Policy is the JSON of the policies that containers get which name none, "" for none: they are not admitted.
 	Policy string
+	// MTU is how many bytes its packets may have; 0 is the engine's choice.
+	MTU int
 	// Pools are where subnets are taken from, in this order; none stands for [DefaultPools].
 	Pools []netip.Prefix
 	// Taken are networks to keep clear of beside the engine's own: the host's routes, see [Routes].
@@ -85,6 +88,9 @@ func (c *Client) createNetwork(ctx context.Context, s NetworkSpec) (Network, err
 		options := network.CreateOptions{
 			Driver: driverBridge, Internal: s.Internal, EnableIPv6: &s.IPv6, Labels: labels, IPAM: &network.IPAM{},
 			Options: map[string]string{optionBridge: bridgeName(s.Name)},
+		}
+		if s.MTU > 0 {
+			options.Options[OptionMTU] = strconv.Itoa(s.MTU)
 		}
 		for _, p := range subnets {
 			options.IPAM.Config = append(options.IPAM.Config,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,6 +56,37 @@ func TestCreateNetwork(t *testing.T) {
 	list, err := c.ManagedNetworks(t.Context())
 	if err != nil || len(list) != 2 {
 		t.Errorf("%d managed networks (%v), want 2", len(list), err)
+	}
+}
+
+// Case L-35: networks take over a smaller MTU, of the default bridge in this case.
+func TestSmallerMTU(t *testing.T) {
+	for _, tt := range []struct{ uplink, bridge, want int }{
+		{0, 0, 0}, {1500, 0, 0}, {1500, 1500, 0}, {9000, 9000, 0}, {1500, 1400, 1400}, {1420, 1500, 1420}, {1420, 0, 1420}, {1420, 1400, 1400},
+		{576, 0, lowestMTU},
+	} {
+		if got := smallerMTU(tt.uplink, tt.bridge); got != tt.want {
+			t.Errorf("%d and %d: %d, want %d", tt.uplink, tt.bridge, got, tt.want)
+		}
+	}
+	f, c := newFake(t)
+	delete(f.networks, bridgeNet)
+	if _, err := c.MTU(t.Context()); err != nil {
+		t.Errorf("no default bridge: %v", err)
+	}
+	f.bridge(bridgeNet, bridgeNet, func(n *network.Inspect) { n.Options = map[string]string{OptionMTU: "1285"} })
+	mtu, err := c.MTU(t.Context())
+	if err != nil || mtu != 1285 && mtu != lowestMTU { // unless the machine's own is smaller still
+		t.Fatalf("got %d, %v, want that of the bridge", mtu, err)
+	}
+	for _, want := range []int{0, mtu} {
+		n, err := c.CreateNetwork(t.Context(), NetworkSpec{Name: strconv.Itoa(want), MTU: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.networks[n.ID].Options[OptionMTU]; got != strings.TrimPrefix(strconv.Itoa(want), "0") {
+			t.Errorf("made with %q, want %d", got, want)
+		}
 	}
 }
 

@@ -24,5 +24,6 @@ func Routes() ([]netip.Prefix, error)                   { return nil, errors.Err
 func HostProblems() []Problem {
 	return []Problem{{Check: "kernel", What: "this is not Linux", Repair: "run it where the engine runs"}}
 }
-func kernelRelease() string  { return "" }
-func SeccompProfile() string { return "" }
+func uplinkMTU() (int, error) { return 0, nil }
+func kernelRelease() string   { return "" }
+func SeccompProfile() string  { return "" }
