@@ -6,7 +6,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ func main() {
 
 // run executes one command line and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	out := bufio.NewWriter(stdout)
+	out := newOutput(stdout)
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -84,6 +83,9 @@ func newRoot() *cobra.Command {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
 	root.AddCommand(newRun(g), newAttach(g), newDetach(g), newPhase(g), newSet(g), newList(g), newStatus(g), newExplain(g), newLogs(g),
 		newCheck(&g.json), newNotice(&g.json), newPlan(g), newApply(g), newTask(g), newReport(g), newAnalyze(g), newSuggest(g), newImport(), newNetwork(g), newServe(g), newVersion(&g.json))
+	if err := complete(g, root); err != nil {
+		panic(err) // two completions for one flag
+	}
 	return root
 }
 
