@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -33,17 +32,17 @@ func newList(g *globals) *cobra.Command {
 				rows = append(rows, []string{short(s.Name, 20), fmt.Sprintf("%.12s", s.ID), string(s.State), s.Phase, s.Mode,
 					strconv.FormatUint(s.Generation, 10)})
 			}
-			return printTable(cmd, rows)
+			return printStyled(cmd, rows, func(row, column int) style {
+				switch {
+				case row == 0:
+					return bold
+				case column == 2:
+					return stateStyle(all[row-1].State)
+				}
+				return ""
+			})
 		},
 	}
-}
-
-// short keeps the beginning of a text, in a column of n characters.
-func short(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
 }
 
 func newStatus(g *globals) *cobra.Command {
@@ -88,16 +87,25 @@ func printStatus(cmd *cobra.Command, g *globals, s api.Status) error {
 			rows = append(rows, []string{"  " + phase.String(), summary(text)})
 		}
 	}
-	if err := printTable(cmd, rows); err != nil {
+	if err := printStyled(cmd, rows, func(row, column int) style {
+		switch {
+		case column == 0:
+			return faint
+		case row == 1:
+			return stateStyle(s.State)
+		case rows[row][0] == "uncovered":
+			return red
+		}
+		return ""
+	}); err != nil {
 		return err
 	}
-	for _, line := range []struct{ what, text string }{{"problem", s.Problem}} {
-		if line.text != "" {
-			cmd.Printf("%s: %s\n", line.what, line.text)
-		}
+	o := outputOf(cmd)
+	if s.Problem != "" {
+		cmd.Println(o.paint(red, "problem: "+s.Problem))
 	}
 	for _, w := range s.Weak {
-		cmd.Printf("weak: %s\n", w)
+		cmd.Println(o.paint(yellow, "weak: "+w))
 	}
 	for _, n := range s.Notes {
 		cmd.Printf("note: %s\n", n)
@@ -116,7 +124,7 @@ func printStatus(cmd *cobra.Command, g *globals, s api.Status) error {
 			rows = append(rows, []string{"  …", fmt.Sprintf("and %d more", len(flows)-maxShown)})
 			break
 		}
-		rows = append(rows, []string{"  " + f.Protocol, short(f.Target, 40), f.Address})
+		rows = append(rows, []string{"  " + f.Protocol, short(inert(f.Target), 40), f.Address})
 	}
 	return printTable(cmd, rows)
 }

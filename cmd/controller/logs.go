@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -61,19 +62,41 @@ func printEvent(cmd *cobra.Command, g *globals, e control.Event) error {
 		}
 		return flush(cmd)
 	}
-	target := e.Target
+	target := inert(e.Target)
 	if e.Port != 0 {
-		target = net.JoinHostPort(e.Target, strconv.Itoa(int(e.Port)))
+		target = net.JoinHostPort(target, strconv.Itoa(int(e.Port)))
 	}
-	line := fmt.Sprintf("%s %s %s %s %s %s %s", e.Time.Local().Format("15:04:05.000"), e.Container, e.Phase, e.Verdict, e.Protocol, target, e.Reason)
+	why := e.Reason
 	for _, extra := range []struct{ name, value string }{{"rule", e.Rule}, {"address", e.Address}, {"decision", e.Decision}} {
 		if extra.value != "" {
-			line += " " + extra.name + "=" + extra.value
+			why += " " + extra.name + "=" + inert(extra.value)
 		}
 	}
-	cmd.Println(strings.TrimSpace(line))
+	why = strings.TrimSpace(why)
+	at := e.Time.Local().Format("15:04:05.000")
+	o := outputOf(cmd)
+	if o.columns == 0 {
+		cmd.Println(strings.TrimSpace(strings.Join([]string{at, e.Container, e.Phase, e.Verdict, e.Protocol, target, why}, " ")))
+		return flush(cmd)
+	}
+	// In columns, and why in a line of its own if it does not fit beside the target.
+	at = at[:len("15:04:05")]
+	before := fmt.Sprintf("%-16s  %-10s  ", short(e.Container, 16), e.Phase)
+	after := fmt.Sprintf("  %-8s  ", short(e.Protocol, 8))
+	used := utf8.RuneCountInString(at+"  "+before+after) + verdictWidth
+	target = o.fit(target, used)
+	space := "  "
+	if used+utf8.RuneCountInString(target+space+why) > o.columns {
+		space = "\n" + strings.Repeat(" ", len(at)+2)
+		why = o.fit(why, len(at)+2)
+	}
+	cmd.Println(o.paint(faint, at) + "  " + before + o.paint(verdictStyle(e.Verdict), fmt.Sprintf("%-*s", verdictWidth, e.Verdict)) +
+		after + target + space + o.paint(faint, why))
 	return flush(cmd)
 }
+
+// verdictWidth is the length of the longest verdict.
+const verdictWidth = len("refuse")
 
 // flush hands on what was printed, for those who wait for it.
 func flush(cmd *cobra.Command) error {

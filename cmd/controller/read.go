@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -83,18 +81,6 @@ type flusher struct{ cmd *cobra.Command }
 func (f flusher) Write(p []byte) (int, error) {
 	n, err := f.cmd.OutOrStdout().Write(p)
 	return n, errors.Join(err, flush(f.cmd))
-}
-
-// printTable prints rows in columns of equal width.
-func printTable(cmd *cobra.Command, rows [][]string) error {
-	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
-	}
-	if err := table.Flush(); err != nil {
-		return failed(err)
-	}
-	return nil
 }
 
 // printJSON prints v on a line of its own.
