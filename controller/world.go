@@ -163,6 +163,7 @@ type Net interface {
 	Refusals(do func(Refused)) (stop func())
 	// Packets are what the rules inside have counted since they were made. It asks the kernel.
 	Packets() (Packets, error)
+	Prober
 	// Close lets go of the namespace. Rules stay.
 	Close() error
 }

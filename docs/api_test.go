@@ -260,7 +260,8 @@ func TestControlSocketIsAsDescribed(t *testing.T) {
 func (s *server) all(status int) {
 	s.Helper()
 	bodies := map[string]string{"PUT /v1/sessions/{id}": `{"phase":"run"}`, "POST /v1/containers": `{"container":"web","policy":"public"}`,
-		"PUT /v1/containers/{id}/phase": `{"phase":"run"}`, "PUT /v1/containers/{id}/policy": `{"policy":"public"}`, "POST /v1/networks": `{"name":"n"}`}
+		"PUT /v1/containers/{id}/phase": `{"phase":"run"}`, "PUT /v1/containers/{id}/policy": `{"policy":"public"}`, "POST /v1/networks": `{"name":"n"}`,
+		"POST /v1/containers/{id}/verify": `{"reach":["a.test:1"]}`}
 	queries := map[string]string{"explain": "?target=a.test:1", "listeners": "?keep=0"}
 	for path, item := range s.described.Paths.Map() {
 		for method, operation := range item.Operations() {
@@ -308,6 +309,9 @@ func (c *controller) Report(context.Context, string) (api.Report, error) {
 		Traffic: []tally.Phase{{Phase: "run", Refused: 1, Untold: 1, Generations: []uint64{2}, Attempts: []tally.Attempt{{Target: "b.test", Port: 443,
 			Protocol: "tls", Verdict: "refuse", Reason: "not-listed", Rule: "r", Count: 1}}}}}, c.err
 }
+func (c *controller) Verify(context.Context, string, api.Verify) (api.Verification, error) {
+	return verification, c.err
+}
 func (c *controller) Flows(context.Context, string) ([]control.Flow, error) {
 	return []control.Flow{{ID: "1", Protocol: "tls", Target: "a.test:443", Address: "192.0.2.1:443", Since: time.Unix(1, 0), BytesIn: 1, Rule: "a.test"}}, c.err
 }
@@ -326,6 +330,11 @@ func (c *controller) Metrics() http.Handler {
 	})
 }
 
+// verification has all fields.
+var verification = api.Verification{Container: "web", ContainerID: "1", Phase: "run", Mode: "allowlist", OK: true, Generation: 1,
+	Digest: receipt.Digest, Began: time.Unix(1, 0), Milliseconds: 1, Probes: []api.Probe{{Name: "udp4", Target: "192.0.2.1:9",
+		Want: "refused", Verdict: api.Passed, Got: "refused", Detail: "d", Proof: []string{"gate refused"}, Decision: "1"}}}
+
 // The controller's interface, with its real handler.
 func TestSluiceSocketIsAsDescribed(t *testing.T) {
 	c := &controller{}
@@ -341,6 +350,7 @@ func TestSluiceSocketIsAsDescribed(t *testing.T) {
 	s.ask(400, "PUT /v1/containers/{id}/policy", "a", "", `{}`)
 	s.ask(400, "GET /v1/containers/{id}/explain", "a", "", "")
 	s.ask(400, "POST /v1/networks", "n", "", `{"internal":true}`)
+	s.ask(400, "POST /v1/containers/{id}/verify", "a", "", `{"reach":1}`)
 	s.beyond = true
 	s.ask(400, "POST /v1/containers", "n", "", `{"container":"web","policy":{"network_mode":"none"}}`)
 	s.beyond = false
@@ -349,6 +359,7 @@ func TestSluiceSocketIsAsDescribed(t *testing.T) {
 	s.ask(413, "PUT /v1/containers/{id}/phase", "a", "", large)
 	s.ask(413, "PUT /v1/containers/{id}/policy", "a", "", large)
 	s.ask(413, "POST /v1/networks", "n", "", large)
+	s.ask(413, "POST /v1/containers/{id}/verify", "a", "", large)
 	for status, code := range map[int]control.Code{404: control.CodeNotFound, 409: control.CodeConflict, 422: control.CodeRefused, 500: control.CodeInternal, 503: control.CodeQuarantined} {
 		c.err = &control.Error{Code: code, Message: "it is so"}
 		s.all(status)
@@ -377,6 +388,7 @@ func TestFieldsAreDescribed(t *testing.T) {
 		{proxied, "Receipt", control.Receipt{}}, {controlled, "Attach", api.Attach{}}, {controlled, "Phase", api.Phase{}},
 		{controlled, "SetPolicy", api.Policy{}}, {controlled, "NewNetwork", api.NewNetwork{}}, {controlled, "Network", api.Network{}},
 		{controlled, "Status", api.Status{}}, {controlled, "Receipt", api.Receipt{}}, {controlled, "Report", api.Report{}},
+		{controlled, "Verify", api.Verify{}}, {controlled, "Verification", api.Verification{}}, {controlled, "Probe", api.Probe{}},
 		{controlled, "Switch", api.Switch{}}, {controlled, "Packets", api.Packets{}}, {controlled, "Traffic", tally.Phase{}}, {controlled, "Attempt", tally.Attempt{}},
 		{shared.Components.Schemas, "Flow", control.Flow{}}, {shared.Components.Schemas, "Explanation", control.Explanation{}},
 	} {
@@ -408,6 +420,8 @@ func TestWordsAreDescribed(t *testing.T) {
 			constants(t, "../control/types.go", "SessionState")},
 		"states of containers": {description(t, "sluice").Components.Schemas["Status"].Value.Properties["state"],
 			constants(t, "../controller/api/types.go", "State")},
+		"verdicts of probes": {description(t, "sluice").Components.Schemas["Probe"].Value.Properties["verdict"],
+			constants(t, "../controller/api/verify.go", "Verdict")},
 	} {
 		var got []string
 		for _, v := range row.described.Value.Enum {

@@ -28,12 +28,13 @@ others, it runs a moment without (sluice status says how long). sluice run has n
 	}
 	phase := addFirstPhase(cmd)
 	weak := cmd.Flags().Bool("allow-weak", false, "accept a container that may get round its policy, as far as that is possible")
+	verify := cmd.Flags().Bool("verify", false, "prove by probes that the policy holds, as sluice verify, or refuse everything")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		document, err := readPolicies(cmd, *file)
 		if err != nil {
 			return err
 		}
-		s, err := g.client().Attach(cmd.Context(), api.Attach{Container: args[0], Policy: document, Phase: phase.String(), Options: api.Options{AllowWeak: *weak}})
+		s, err := g.client().Attach(cmd.Context(), api.Attach{Container: args[0], Policy: document, Phase: phase.String(), Options: api.Options{AllowWeak: *weak, Verify: *verify}})
 		if err != nil {
 			return failed(err)
 		}
@@ -45,6 +46,9 @@ others, it runs a moment without (sluice status says how long). sluice run has n
 			what = "attached already"
 		}
 		cmd.Printf("%s: %s, phase %s (%s)\n", s.Name, what, s.Phase, modeAndTargets(s))
+		if s.Verification != nil {
+			cmd.Printf("%s: policy %s\n", s.Name, verified(s.Verification))
+		}
 		for _, w := range s.Weak {
 			cmd.PrintErrf("sluice: warning: %s\n", w)
 		}

@@ -105,6 +105,28 @@ func (f *fake) Status(_ context.Context, ref string) (api.Status, error) {
 	return s, nil
 }
 
+// Verify lets a packet out of db.
+func (f *fake) Verify(_ context.Context, ref string, v api.Verify) (api.Verification, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(ref)
+	if err != nil {
+		return api.Verification{}, err
+	}
+	got := api.Verification{Container: ref, ContainerID: m.status.ID, Phase: m.status.Phase, Mode: m.status.Mode, OK: ref != "db",
+		Generation: m.status.Generation, Digest: m.status.Digest, Began: m.status.Since, Milliseconds: 12.3, Probes: []api.Probe{
+			{Name: "engine-resolver", Target: "sluice-verify.invalid", Want: "refused", Verdict: api.Passed, Got: "blocked", Proof: []string{"gate to DNS filter"}, Decision: "d1"},
+			{Name: "tcp6", Target: "[2001:db8::1]:9", Want: "refused", Verdict: api.Skipped, Detail: "no route there in the container"},
+		}}
+	if ref == "db" {
+		got.Probes = append(got.Probes, api.Probe{Name: "udp4", Target: "192.0.2.1:9", Want: "refused", Verdict: api.Leaked, Got: "no answer"})
+	}
+	for _, r := range v.Reach {
+		got.Probes = append(got.Probes, api.Probe{Name: "reach", Target: r, Want: "works", Verdict: api.Passed, Got: "answered", Proof: []string{"gate to proxy"}})
+	}
+	return got, nil
+}
+
 func (f *fake) Detach(_ context.Context, ref string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

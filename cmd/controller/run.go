@@ -56,6 +56,7 @@ Where no controller listens on the socket, one is started, which ends with the l
 	file := flags.String("policy", "", "the policy `FILE`, \"-\" for stdin")
 	phase := addFirstPhase(cmd)
 	flags.BoolVar(&s.AllowWeak, "allow-weak", false, "accept what may get round the policy, as far as that is possible")
+	flags.BoolVar(&s.Verify, "verify", false, "prove by probes that the policy holds, before its first instruction, or do not run it")
 	flags.StringVar(&s.Name, "name", "", "the container's name")
 	flags.BoolVarP(&s.Detach, "detach", "d", false, "do not wait for it: print its id")
 	flags.BoolVar(&s.Keep, "keep", false, "do not remove it when it has ended")

@@ -23,6 +23,7 @@ type Backend interface {
 	Set(ctx context.Context, container string, policies policy.Phases, generation uint64) (Receipt, error)
 	Explain(ctx context.Context, container, target string) (control.Explanation, error)
 	Report(ctx context.Context, container string) (Report, error)
+	Verify(ctx context.Context, container string, v Verify) (Verification, error)
 	Flows(ctx context.Context, container string) ([]control.Flow, error)
 	// Networks, CreateNetwork and RemoveNetwork are about managed networks.
 	Networks(ctx context.Context) ([]Network, error)
@@ -55,6 +56,7 @@ var routes = []route{
 	{"/v1/containers/{id}/phase", http.MethodPut, phase},
 	{"/v1/containers/{id}/policy", http.MethodPut, set},
 	{"/v1/containers/{id}/report", http.MethodGet, report},
+	{"/v1/containers/{id}/verify", http.MethodPost, verify},
 	{"/v1/events", http.MethodGet, func(b Backend, w http.ResponseWriter, req *http.Request) error {
 		b.Events().Stream(w, req)
 		return nil
@@ -98,7 +100,11 @@ func attach(b Backend, w http.ResponseWriter, req *http.Request) error {
 			return control.InvalidError(err)
 		}
 	}
-	return control.Answer(w)(b.Attach(req.Context(), body.Container, policies, phase, body.Options))
+	s, err := b.Attach(req.Context(), body.Container, policies, phase, body.Options)
+	if err == nil && body.Verify {
+		err = attachVerified(req.Context(), b, &s)
+	}
+	return control.Answer(w)(s, err)
 }
 
 func status(b Backend, w http.ResponseWriter, req *http.Request) error {

@@ -44,11 +44,15 @@ func (b *fakeBackend) List(context.Context) ([]Status, error) {
 }
 
 func (b *fakeBackend) Attach(_ context.Context, c string, p policy.Phases, phase policy.Phase, o Options) (Status, error) {
-	return Status{Name: c, Phase: phase.String()}, b.called(c, "attach %v %v %v", modes(p), phase, o)
+	return Status{ID: c, Name: c, Phase: phase.String()}, b.called(c, "attach %v %v %v", modes(p), phase, o)
 }
 
 func (b *fakeBackend) Status(_ context.Context, c string) (Status, error) {
 	return Status{Name: c, State: Quarantined, Policies: map[string]json.RawMessage{"run": json.RawMessage(`"public"`)}}, b.called(c, "status")
+}
+
+func (b *fakeBackend) Verify(_ context.Context, c string, v Verify) (Verification, error) {
+	return Verification{Container: c, Probes: []Probe{{Name: "udp4", Target: "192.0.2.1:9", Verdict: Leaked, Got: "answered"}}}, b.called(c, "verify %v", v)
 }
 
 func (b *fakeBackend) Detach(_ context.Context, c string) error { return b.called(c, "detach") }
@@ -135,7 +139,7 @@ func TestClientAndHandler(t *testing.T) {
 	all, err := c.List(ctx)
 	check("list", all, err, []Status{{ID: "1", Name: "web", State: Attached}})
 	s, err := c.Attach(ctx, Attach{Container: "web", Policy: json.RawMessage(`"no-network"`), Phase: "run", Options: Options{AllowWeak: true, Workload: "w"}})
-	check("attach", s, err, Status{Name: "web", Phase: "run"})
+	check("attach", s, err, Status{ID: "web", Name: "web", Phase: "run"})
 	s, err = c.Status(ctx, "web")
 	check("status", s, err, Status{Name: "web", State: Quarantined, Policies: map[string]json.RawMessage{"run": json.RawMessage(`"public"`)}})
 	r, err := c.Phase(ctx, "web", "evaluation", 9)
@@ -146,6 +150,8 @@ func TestClientAndHandler(t *testing.T) {
 	check("explain", x, err, control.Explanation{Target: "[2001:db8::1]:443&a=b"})
 	report, err := c.Report(ctx, "web")
 	check("report", report, err, Report{Status: Status{Name: "web"}, Switches: []Switch{{Receipt: Receipt{Generation: 4}, Problem: "it hangs"}}})
+	v, err := c.Verify(ctx, "web", Verify{Reach: []string{"web.test:443"}})
+	check("verify", v, err, Verification{Container: "web", Probes: []Probe{{Name: "udp4", Target: "192.0.2.1:9", Verdict: Leaked, Got: "answered"}}})
 	flows, err := c.Flows(ctx, "web")
 	check("flows", flows, err, []control.Flow{})
 	text, err := c.Metrics(ctx)
@@ -164,10 +170,24 @@ func TestClientAndHandler(t *testing.T) {
 	if _, err := c.Status(ctx, "a/../b?c"); !errors.Is(err, control.ErrNotFound) {
 		t.Errorf("odd name: %v", err)
 	}
-	check("calls", b.calls, nil, []string{"web attach [no-network no-network no-network] run {true w}", "web status",
-		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web report", "web flows", "web detach",
+	check("calls", b.calls, nil, []string{"web attach [no-network no-network no-network] run {true w false}", "web status",
+		"web phase evaluation 9", "web set [public no-network public] 0", "web explain", "web report", "web verify {[web.test:443] false}", "web flows", "web detach",
 		`web network true {"baseline_network_policy":` + public + `,"run_network_policy":` + public + `,"evaluation_network_policy":` + public + `}`,
 		"web rm tasks true", "a/../b?c status"})
+}
+
+// Who attaches and wants it verified gets an error where it does not hold, and everything is refused.
+func TestAttachVerified(t *testing.T) {
+	b := &fakeBackend{}
+	c := serve(t, b)
+	_, err := c.Attach(t.Context(), Attach{Container: "web", Policy: json.RawMessage(`"no-network"`), Options: Options{Verify: true}})
+	if !errors.Is(err, control.ErrQuarantined) || !strings.Contains(err.Error(), "udp4 to 192.0.2.1:9: leak (answered)") {
+		t.Errorf("got %v", err)
+	}
+	want := []string{"web attach [no-network no-network no-network] baseline {false  true}", "web verify {[] true}"}
+	if diff := cmp.Diff(want, b.calls); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
 }
 
 func TestEvents(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 func (a *Attach) UnmarshalJSON(data []byte) error {
 	var v Attach
 	err := fields(data, map[string]any{"container": &v.Container, "policy": &v.Policy, "phase": &v.Phase, "allow_weak": &v.AllowWeak,
-		"workload": &v.Workload})
+		"workload": &v.Workload, "verify": &v.Verify})
 	if err == nil {
 		*a = v
 	}
@@ -35,6 +35,16 @@ func (p *Policy) UnmarshalJSON(data []byte) error {
 	err := fields(data, map[string]any{"policy": &v.Policy, "generation": &v.Generation})
 	if err == nil {
 		*p = v
+	}
+	return err
+}
+
+// UnmarshalJSON reads strictly, see [control.Members].
+func (v *Verify) UnmarshalJSON(data []byte) error {
+	var w Verify
+	err := fields(data, map[string]any{"reach": &w.Reach, "quarantine": &w.Quarantine})
+	if err == nil {
+		*v = w
 	}
 	return err
 }

@@ -36,6 +36,9 @@ type Options struct {
 	// Workload is the id of a container that shares the network of the attached one and is what all is about: records
 	// and lists have its name and id, and the attached one is removed after it.
 	Workload string `json:"workload,omitempty"`
+	// Verify sends probes from inside when the policy is in force. If it does not hold, everything is refused, and the
+	// answer is an error.
+	Verify bool `json:"verify,omitempty"`
 }
 
 // Phase asks for a switch.
@@ -101,6 +104,8 @@ type Status struct {
 	Unchanged bool `json:"unchanged,omitempty"`
 	// Milliseconds is how long an attach took.
 	Milliseconds float64 `json:"ms,omitempty"`
+	// Verification is in the answer to an attach that was to verify.
+	Verification *Verification `json:"verification,omitempty"`
 }
 
 // Report is what has happened to a container since a controller began to look after it.

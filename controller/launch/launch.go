@@ -57,6 +57,7 @@ type Spec struct {
 	Policies  json.RawMessage // of all phases
 	Phase     string
 	AllowWeak bool
+	Verify    bool // send probes before its first instruction, see [api.Options]
 }
 
 // Docker is what is asked of the engine; [client.Client] has it.
@@ -108,7 +109,7 @@ func Run(ctx context.Context, docker Docker, controller Controller, s Spec, io S
 		return 0, fmt.Errorf("start the holder of the network: %w", err)
 	}
 	if _, err := controller.Attach(ctx, api.Attach{Container: r.holder, Policy: s.Policies, Phase: s.Phase,
-		Options: api.Options{AllowWeak: s.AllowWeak, Workload: r.workload}}); err != nil {
+		Options: api.Options{AllowWeak: s.AllowWeak, Workload: r.workload, Verify: s.Verify}}); err != nil {
 		return 0, err
 	}
 	if s.Detach {

@@ -6,19 +6,21 @@ import (
 	"errors"
 
 	"sluice/dockernet/netns"
+	"sluice/dockernet/nft"
 	"sluice/policy"
 )
 
 // Gate is as on Linux; all its methods give [errors.ErrUnsupported] here.
 type Gate struct{}
 
-func New(*netns.Namespace) *Gate                { return nil }
-func (*Gate) Install(*Spec, policy.Phase) error { return errors.ErrUnsupported }
-func (*Gate) Stage(*Spec) error                 { return errors.ErrUnsupported }
-func (*Gate) Both(policy.Phase) error           { return errors.ErrUnsupported }
-func (*Gate) Switch(policy.Phase) error         { return errors.ErrUnsupported }
-func (*Gate) Retarget(Listeners) error          { return errors.ErrUnsupported }
-func (*Gate) Quarantine() error                 { return errors.ErrUnsupported }
-func (*Gate) Remove() error                     { return errors.ErrUnsupported }
-func (*Gate) Counters() (Counters, error)       { return Counters{}, errors.ErrUnsupported }
-func (*Gate) Close()                            {}
+func New(*netns.Namespace) *Gate                  { return nil }
+func (*Gate) Install(*Spec, policy.Phase) error   { return errors.ErrUnsupported }
+func (*Gate) Stage(*Spec) error                   { return errors.ErrUnsupported }
+func (*Gate) Both(policy.Phase) error             { return errors.ErrUnsupported }
+func (*Gate) Switch(policy.Phase) error           { return errors.ErrUnsupported }
+func (*Gate) Retarget(Listeners) error            { return errors.ErrUnsupported }
+func (*Gate) Quarantine() error                   { return errors.ErrUnsupported }
+func (*Gate) Remove() error                       { return errors.ErrUnsupported }
+func (*Gate) Counters() (Counters, error)         { return Counters{}, errors.ErrUnsupported }
+func (*Gate) Close()                              {}
+func (*Gate) FramesRefused() (nft.Counter, error) { return nft.Counter{}, errors.ErrUnsupported }
