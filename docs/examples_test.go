@@ -29,7 +29,8 @@ func TestExamplesAreValid(t *testing.T) {
 		}
 		if m := schemaHint.FindSubmatch(text); m != nil {
 			hints++
-			if _, err := policy.Parse(text); err != nil {
+			// Tasks are read by cmd/controller, whose tests compare what it takes with their schema.
+			if _, err := policy.Parse(text); err != nil && filepath.Base(string(m[1])) != "task.schema.json" {
 				t.Errorf("%s: %v", path, err)
 			}
 			s, err := jsonschema.NewCompiler().Compile(filepath.Join(filepath.Dir(path), string(m[1])))

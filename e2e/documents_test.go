@@ -47,9 +47,14 @@ func TestDocuments(t *testing.T) {
 		networks   []string // the same
 	}{
 		{"quickstart", "docs/quickstart.md", 20, []string{"web", "task"}, []string{"tasks"}},
-		{"harness", "docs/harness.md", 3, nil, nil},
-		{"compose", "examples/compose/README.md", 15,
-			[]string{"explicit-proxy-proxy-1", "explicit-proxy-workload-1", "controller-agent-1", "controller-database-1"},
+		{"readme", "README.md", 7, []string{"web"}, nil},
+		{"interfaces", "docs/api/README.md", 6, []string{"web"}, nil},
+		{"phases", "docs/phases.md", 6, []string{"web"}, nil},
+		{"harness", "docs/harness.md", 8, []string{"task-1"}, nil},
+		{"task", "examples/task/README.md", 2, nil, nil},
+		{"compose", "examples/compose/README.md", 25,
+			[]string{"explicit-proxy-proxy-1", "explicit-proxy-workload-1", "controller-agent-1", "controller-database-1",
+				"shared-namespace-agent-1", "shared-namespace-helper-1", "shared-namespace-network-1"},
 			[]string{"explicit-proxy_inside", "explicit-proxy_outside", "tasks"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -66,7 +71,7 @@ func TestDocuments(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := t.TempDir()
-			if filepath.Base(row.path) == "README.md" {
+			if strings.HasPrefix(row.path, "examples/") {
 				copyForLab(t, dir, filepath.Join("..", filepath.Dir(row.path)))
 			}
 			if n := follow(t, dir, config, shown.Document{Path: row.path, Text: string(text)}); n < row.commands {
@@ -109,7 +114,8 @@ func follow(t *testing.T, dir, dockerConfig string, d shown.Document) (n int) {
 		}
 		for _, s := range b.Sessions() {
 			n++
-			command := exec.Command("sh", "-c", "exec 2>&1\n"+inLab.Replace(s.Command))
+			text := strings.ReplaceAll(inLab.Replace(s.Command), "/run/sluice/sluice.sock", theController.socket())
+			command := exec.Command("sh", "-c", "exec 2>&1\n"+text)
 			command.Dir = dir
 			command.Env = append(command.Environ(), "DOCKER_HOST="+lab.DockerHost(), "DOCKER_CONFIG="+dockerConfig,
 				"SLUICE_SOCKET="+theController.socket(), "PATH="+lab.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
