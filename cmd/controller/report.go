@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -24,21 +25,22 @@ tried in each phase. It also sums up the result of a task (sluice task --result)
 writes one file that loads nothing, for a browser or a phone.
 
 With --check it verifies that no line of the audit of a task was changed, taken out or put in, and prints the digest of
-the last one, which the result of the task has as well: if they differ, the end is missing. The exit code is 1 if the
-audit is not whole.`,
+the last one. The result of the task has that too, and the digest at each step beside its receipt: with --result they are
+compared, so that a missing end shows, and a file that was written anew. The exit code is 1 if the audit is not whole.`,
 		Example: "  sluice report audit.jsonl",
 		Args:    cobra.ExactArgs(1),
 	}
 	html := cmd.Flags().String("html", "", "write the report to `FILE` as HTML")
 	check := cmd.Flags().Bool("check", false, "verify the chain of an audit file")
 	head := cmd.Flags().String("head", "", "with --check: the `DIGEST` that the last line must have")
+	result := cmd.Flags().String("result", "", "with --check: the task's result `FILE`, whose digests must be those of the audit's lines")
 	top := cmd.Flags().Int("top", 20, "attempts of a phase to print; --json prints all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *check {
-			return checkAudit(cmd, g, args[0], *head)
+			return checkAudit(cmd, g, args[0], *head, *result)
 		}
-		if *head != "" {
-			return errors.New("--head belongs to --check")
+		if *head != "" || *result != "" {
+			return errors.New("--head and --result belong to --check")
 		}
 		r, err := readReport(cmd, g, args[0])
 		if err != nil {
@@ -171,13 +173,25 @@ func clean(s string) string {
 }
 
 // checkAudit verifies the chain of an audit file.
-func checkAudit(cmd *cobra.Command, g *globals, name, want string) error {
+func checkAudit(cmd *cobra.Command, g *globals, name, want, result string) error {
+	var heads []string
+	if result != "" {
+		in, err := open(cmd, result)
+		if err != nil {
+			return failed(err)
+		}
+		defer in.Close()
+		if heads, err = evidence.Heads(in); err != nil {
+			return failed(fmt.Errorf("%s: %w", display(result), err))
+		}
+		want = cmp.Or(want, heads[len(heads)-1])
+	}
 	in, err := open(cmd, name)
 	if err != nil {
 		return failed(err)
 	}
 	defer in.Close()
-	head, err := evidence.Check(in)
+	head, err := evidence.Check(in, heads...)
 	if err != nil {
 		return failed(fmt.Errorf("%s is not whole: %w", display(name), err))
 	}

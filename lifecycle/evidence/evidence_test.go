@@ -51,6 +51,25 @@ func TestChain(t *testing.T) {
 			t.Errorf("%s: accepted with the head %s", name, head)
 		}
 	}
+	// What others have kept of it is found in it, in its order, or it is another file.
+	digests := []string{"", ""} // before the first line
+	for _, line := range lines {
+		digests = append(digests, Digest(bytes.TrimSuffix(line, []byte("\n"))))
+	}
+	if _, err := Check(bytes.NewReader(file), digests...); err != nil {
+		t.Error(err)
+	}
+	if _, err := Check(bytes.NewReader(file), digests[1], digests[3], digests[3], want); err != nil {
+		t.Error(err)
+	}
+	for name, kept := range map[string][]string{"another": {digests[2], "sha256:0"}, "order": {digests[3], digests[2]}, "later": {want, digests[2]}} {
+		if _, err := Check(bytes.NewReader(file), kept...); err == nil || !strings.Contains(err.Error(), "1 of 2 digests that were kept are of no line of it") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Check(bytes.NewReader(join(lines[:3]...)), digests...); err == nil {
+		t.Error("the end is missing")
+	}
 	// What is missing at the end shows in the head.
 	if head, err := Check(bytes.NewReader(join(lines[:4]...))); err != nil || head == want {
 		t.Errorf("cut off: %s, %v", head, err)

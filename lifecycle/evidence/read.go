@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 
 	"sluice/control"
 	"sluice/lifecycle"
@@ -122,8 +123,17 @@ func (c *Chain) write(v any) error {
 	return nil
 }
 
-// Check reports whether the lines of an audit file are a chain, and returns its head.
-func Check(r io.Reader) (head string, err error) {
+// Check reports whether the lines of an audit file are a chain, and returns its head. The heads, if any, are what others
+// have kept of it, in their order: each has to be the digest of a line.
+func Check(r io.Reader, heads ...string) (head string, err error) {
+	heads = slices.Compact(heads)
+	known := len(heads)
+	pass := func() {
+		if len(heads) > 0 && heads[0] == head {
+			heads = heads[1:]
+		}
+	}
+	pass() // what was kept before the first line
 	for line, err := range lines(r) {
 		if err != nil {
 			return head, err
@@ -140,6 +150,10 @@ func Check(r io.Reader) (head string, err error) {
 			return head, fmt.Errorf("line %d does not follow the line before it: one of them was changed, or something between them is missing", line.number)
 		}
 		head = Digest(line.text)
+		pass()
+	}
+	if len(heads) > 0 {
+		return head, fmt.Errorf("%d of %d digests that were kept are of no line of it, %s first: another file, or one that was written anew", len(heads), known, heads[0])
 	}
 	return head, nil
 }

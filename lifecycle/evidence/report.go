@@ -111,6 +111,33 @@ func readResult(in io.Reader) (Report, error) {
 	return report, nil
 }
 
+// Heads reads of a task's result the digests that it has of its audit file: one for each step, and the last one.
+func Heads(r io.Reader) ([]string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxResultBytes))
+	if err != nil {
+		return nil, err
+	}
+	var kept struct {
+		Steps []struct {
+			Head string `json:"audit_head"`
+		} `json:"steps"`
+		Audit struct {
+			Head string `json:"head"`
+		} `json:"audit"`
+	}
+	if err := json.Unmarshal(text, &kept); err != nil {
+		return nil, fmt.Errorf("is no result of a task: %w", err)
+	}
+	if kept.Audit.Head == "" {
+		return nil, errors.New("is no result of a task with an audit file: it has no digest of one")
+	}
+	var heads []string
+	for _, s := range kept.Steps {
+		heads = append(heads, s.Head)
+	}
+	return append(heads, kept.Audit.Head), nil
+}
+
 // OfContainer is the report of a container that runs.
 func OfContainer(c api.Report) Report {
 	status := c.Status

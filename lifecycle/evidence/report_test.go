@@ -68,6 +68,18 @@ func TestHTML(t *testing.T) {
 	}
 }
 
+func TestHeads(t *testing.T) {
+	heads, err := Heads(strings.NewReader(`{"steps": [{"audit_head": "a"}, {"audit_head": "b"}], "audit": {"head": "c"}}`))
+	if err != nil || strings.Join(heads, " ") != "a b c" {
+		t.Errorf("got %q, %v", heads, err)
+	}
+	for _, text := range []string{resultText[:50], `{"steps": []}`, "x"} {
+		if heads, err := Heads(strings.NewReader(text)); err == nil {
+			t.Errorf("%s: got %q", text, heads)
+		}
+	}
+}
+
 func TestEnforcement(t *testing.T) {
 	for _, row := range []struct {
 		e     Enforcement
