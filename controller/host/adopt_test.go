@@ -14,15 +14,15 @@ func TestReadProvider(t *testing.T) {
 	const policyPath = "/opt/agentcompass/policy/policy.json"
 	bind := container.MountPoint{Type: "bind", Source: "/tmp/policies", Destination: "/opt/agentcompass/policy"}
 	good := func() *container.InspectResponse {
-		return &container.InspectResponse{
+		c := &container.InspectResponse{
 			ContainerJSONBase: &container.ContainerJSONBase{State: &container.State{Running: true}},
 			Config:            &container.Config{Env: []string{"AGENTCOMPASS_PROXY_TOKEN=secret", "AGENTCOMPASS_POLICY_PATH=" + policyPath, "AGENTCOMPASS_PROXY_PORT=8081"}},
 			Mounts:            []container.MountPoint{bind},
-			NetworkSettings: &container.NetworkSettings{
-				NetworkSettingsBase: container.NetworkSettingsBase{SandboxKey: "/netns/p"},
-				Networks: map[string]*dockernetwork.EndpointSettings{
-					"bridge": {IPAddress: "172.17.0.9"}, "net": {IPAddress: "172.18.0.2", GlobalIPv6Address: "fd00::2"}}},
+			NetworkSettings: &container.NetworkSettings{Networks: map[string]*dockernetwork.EndpointSettings{
+				"bridge": {IPAddress: "172.17.0.9"}, "net": {IPAddress: "172.18.0.2", GlobalIPv6Address: "fd00::2"}}},
 		}
+		c.NetworkSettings.SandboxKey = "/netns/p"
+		return c
 	}
 	both := []netip.AddrPort{netip.MustParseAddrPort("172.18.0.2:8081"), netip.MustParseAddrPort("[fd00::2]:8081")}
 	for _, tt := range []struct {

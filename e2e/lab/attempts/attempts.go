@@ -28,6 +28,8 @@ type Surroundings struct {
 	// Host are addresses of the host on no network of the container's, Foreign those of a container on another network,
 	// Sidecar those of the proxy's container; by family, like all pairs here. The latter two may be missing.
 	Host, Foreign, Sidecar [2]netip.Addr
+	// IPv4Only is set if the container has no addresses of IPv6.
+	IPv4Only bool
 	// Closed is a port of the controller's on all addresses of the host.
 	Closed uint16
 }
@@ -59,7 +61,7 @@ func (s *Surroundings) All() []*Attempt {
 	m := &maker{Surroundings: s}
 	for i := range s.Links {
 		m.link = &s.Links[i]
-		for m.family = range 2 {
+		for m.family = range s.families() {
 			m.sockets()
 			m.packets()
 			m.frames()
@@ -74,6 +76,14 @@ func (s *Surroundings) All() []*Attempt {
 		m.neighbours()
 	}
 	return m.all
+}
+
+// families is how many there are to be tried.
+func (s *Surroundings) families() int {
+	if s.IPv4Only {
+		return 1
+	}
+	return 2
 }
 
 // Held lists connections that may be open when a policy comes: TCP to the echo port, UDP.

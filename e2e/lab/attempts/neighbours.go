@@ -32,6 +32,9 @@ func (m *maker) neighbours() {
 		return append(arp(1, l.Hardware, l.Own[0], make6(), m.stranger()), token...)
 	})
 
+	if m.IPv4Only {
+		return
+	}
 	m.family = 1
 	nodes, nodesHardware := netip.MustParseAddr("ff02::1"), net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 	discover := func(name string, from netip.Addr, kind byte, body func(token []byte) []byte) {
