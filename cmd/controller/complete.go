@@ -2,12 +2,36 @@ package main
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"sluice/policy"
 )
+
+func newCompletion() *cobra.Command {
+	scripts := map[string]func(*cobra.Command, io.Writer) error{
+		"bash": func(root *cobra.Command, to io.Writer) error { return root.GenBashCompletionV2(to, true) },
+		"zsh":  (*cobra.Command).GenZshCompletion,
+		"fish": func(root *cobra.Command, to io.Writer) error { return root.GenFishCompletion(to, true) },
+	}
+	return &cobra.Command{
+		Use:   "completion {bash | zsh | fish}",
+		Short: "Print the script by which a shell completes this command line",
+		Long: `Completion prints a script for bash, zsh or fish. A shell that has read it completes commands, flags, phases and, where
+a controller answers, the names of containers.`,
+		Example:   `  sluice completion fish | source`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := scripts[args[0]](cmd.Root(), cmd.OutOrStdout()); err != nil {
+				return failed(err)
+			}
+			return nil
+		},
+	}
+}
 
 // completionLimit is how long a shell waits for the controller at most when somebody presses Tab.
 const completionLimit = 2 * time.Second

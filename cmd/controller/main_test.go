@@ -63,6 +63,8 @@ func TestExitCodes(t *testing.T) {
 		{"serve-ui-for-everybody", "serve --ui :9465", "", exitUsage},
 		{"serve-ui-elsewhere", "serve --ui 192.0.2.1:9465", "", exitUsage},
 		{"serve-ui-no-port", "serve --ui 127.0.0.1", "", exitUsage},
+		{"completion-no-shell", "completion", "", exitUsage},
+		{"completion-other-shell", "completion tcsh", "", exitUsage},
 		{"network-unknown", "network make x", "", exitUsage},
 	} {
 		t.Run(row.name, func(t *testing.T) {
