@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -159,19 +158,6 @@ func (m *member) publish() {
 		}
 	}
 	m.shown.Store(s)
-}
-
-// policies are those of all phases, as the wire has them.
-func (s *policySet) policies() (map[string]json.RawMessage, error) {
-	all := map[string]json.RawMessage{}
-	for phase, p := range s.phases {
-		text, err := json.Marshal(p)
-		if err != nil {
-			return nil, fmt.Errorf("policy of phase %v: %w", policy.Phase(phase), err)
-		}
-		all[policy.Phase(phase).String()] = text
-	}
-	return all, nil
 }
 
 // covered forgets what is known of gaps in an earlier run.

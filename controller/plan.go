@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -62,18 +61,11 @@ func makePlan(container *Container, facts *Facts, policies *policySet, sockets *
 
 // session says the same for the sidecar.
 func (p *Plan) session(upstreams []netip.AddrPort) error {
-	p.Session = control.SessionSpec{
-		Policies: map[string]json.RawMessage{},
-		Hosts:    map[string][]string{},
-		Open:     p.Container.Provider.openNames(),
+	texts, err := p.Policies.policies()
+	if err != nil {
+		return err
 	}
-	for phase, one := range p.Policies.phases {
-		text, err := json.Marshal(one)
-		if err != nil {
-			return fmt.Errorf("policy of phase %v: %w", policy.Phase(phase), err)
-		}
-		p.Session.Policies[policy.Phase(phase).String()] = text
-	}
+	p.Session = control.SessionSpec{Policies: texts, Hosts: map[string][]string{}, Open: p.Container.Provider.openNames()}
 	for _, u := range upstreams {
 		p.Session.Upstreams = append(p.Session.Upstreams, u.String())
 	}

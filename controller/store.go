@@ -47,21 +47,6 @@ type workload struct {
 	Name string `json:"name"`
 }
 
-// policySet is the policies of all phases with their digests, which take long for long lists.
-type policySet struct {
-	phases  policy.Phases
-	digest  policy.Digest // of all
-	digests [policy.PhaseCount]policy.Digest
-}
-
-func newPolicySet(phases policy.Phases) *policySet {
-	s := &policySet{phases: phases, digest: phases.Digest()}
-	for i, p := range phases {
-		s.digests[i] = p.Digest()
-	}
-	return s
-}
-
 // store keeps records in a directory: for each container ID.json, and the policies that it names. Files are replaced
 // whole. They are not synced: the directory is gone with the machine's power, as all containers' networks are.
 type store struct{ dir string }
