@@ -113,12 +113,12 @@ func (f *fake) Verify(_ context.Context, ref string, v api.Verify) (api.Verifica
 	if err != nil {
 		return api.Verification{}, err
 	}
-	got := api.Verification{Container: ref, ContainerID: m.status.ID, Phase: m.status.Phase, Mode: m.status.Mode, OK: ref != "db",
+	got := api.Verification{Container: m.status.Name, ContainerID: m.status.ID, Phase: m.status.Phase, Mode: m.status.Mode, OK: m.status.Name != "db",
 		Generation: m.status.Generation, Digest: m.status.Digest, Began: m.status.Since, Milliseconds: 12.3, Probes: []api.Probe{
 			{Name: "engine-resolver", Target: "sluice-verify.invalid", Want: "refused", Verdict: api.Passed, Got: "blocked", Proof: []string{"gate to DNS filter"}, Decision: "d1"},
 			{Name: "tcp6", Target: "[2001:db8::1]:9", Want: "refused", Verdict: api.Skipped, Detail: "no route there in the container"},
 		}}
-	if ref == "db" {
+	if m.status.Name == "db" {
 		got.Probes = append(got.Probes, api.Probe{Name: "udp4", Target: "192.0.2.1:9", Want: "refused", Verdict: api.Leaked, Got: "no answer"})
 	}
 	for _, r := range v.Reach {
