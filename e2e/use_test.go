@@ -43,6 +43,8 @@ func TestUse(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) { u.run(t, i, r) })
 	}
 	u.endIdle()
+	t.Run("learned-name", u.learnedName)
+	t.Run("connection-tracking-full", u.trackingFull)
 }
 
 // user is a container that uses the network.
@@ -197,11 +199,7 @@ func (u *user) run(t *testing.T, number int, r row) {
 	if code == 0 || code == 124 {
 		t.Errorf("what is next to it: exit code %d; want a refusal, at once:\n%s", code, out)
 	}
-	counts, err := lab.Internet.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := counts.Questions(other); n > 0 {
+	if n := counts(t).Questions(other); n > 0 {
 		t.Errorf("the internet saw %d questions for %s", n, other)
 	}
 }
@@ -213,8 +211,9 @@ func (u *user) startIdle() {
 	if _, err := u.api.Attach(t.Context(), api.Attach{Container: "use-idle", Policy: allowlist(t, "held.use.test:7 203.0.113.70:7")}); err != nil {
 		t.Fatal(err)
 	}
-	u.forgetQuickly(lab.InEngineNamespace)
-	u.forgetQuickly(u.namespace("use-idle").Do)
+	for _, enter := range []func(func() error) error{lab.InEngineNamespace, u.namespace("use-idle").Do} {
+		u.keepTracking(enter, "tcp_timeout_established", idleLimit)
+	}
 	for file, to := range map[string]string{"/tmp/named": "held.use.test:7", "/tmp/address": "203.0.113.70:7"} {
 		if _, err := docker("exec", "--detach", "use-idle", "sh", "-c", "use hold "+to+" "+file+" >"+file+".out 2>&1"); err != nil {
 			t.Fatal(err)
@@ -230,10 +229,10 @@ func (u *user) startIdle() {
 // days by default, and some operators have minutes.
 const idleLimit = 15
 
-// forgetQuickly sets that limit in a network namespace.
-func (u *user) forgetQuickly(enter func(func() error) error) {
+// keepTracking sets a limit of connection tracking in a network namespace, in seconds, until the test ends.
+func (u *user) keepTracking(enter func(func() error) error, limit string, seconds int) {
 	u.t.Helper()
-	const file = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+	file := "/proc/sys/net/netfilter/nf_conntrack_" + limit
 	var before []byte
 	set := func(value []byte) {
 		if err := enter(func() (err error) {
@@ -243,7 +242,7 @@ func (u *user) forgetQuickly(enter func(func() error) error) {
 			u.t.Fatal(err)
 		}
 	}
-	set(fmt.Append(nil, idleLimit))
+	set(fmt.Append(nil, seconds))
 	u.t.Cleanup(func() { set(before) })
 }
 

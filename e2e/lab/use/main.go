@@ -6,6 +6,7 @@
 //	use websocket URL            a message there and back
 //	use rotate HOST PORT N       looks HOST up N times, then uses a connection to each address that it was told
 //	use hold HOST:PORT FILE      uses a connection, makes FILE, uses it once more when FILE is gone
+//	use flood ADDRESS            UDP packets from one port after the other, to a few ports, for floodTime
 //	use follow URL FILE          keeps what a WebSocket or a page sends in FILE, and how it ended in FILE.end
 package main
 
@@ -40,6 +41,7 @@ var verbs = map[string]struct {
 	"grpc":      {1, func(a []string) error { return grpc(a[0]) }},
 	"websocket": {1, func(a []string) error { return webSocket(a[0]) }},
 	"rotate":    {3, func(a []string) error { return rotate(a[0], a[1], a[2]) }},
+	"flood":     {1, func(a []string) error { return flood(a[0]) }},
 	"hold":      {2, func(a []string) error { return hold(a[0], a[1]) }},
 	"follow":    {2, func(a []string) error { return follow(a[0], a[1]) }},
 }
@@ -204,6 +206,26 @@ func hold(address, file string) error {
 		_, err = os.Stat(file)
 	}
 	return echo(conn, "second\n")
+}
+
+// floodTime is how long flood goes on, if nobody ends it before.
+const floodTime = time.Minute
+
+// flood goes on where the kernel refuses a packet. It needs the right to open raw sockets.
+func flood(address string) error {
+	conn, err := net.Dial("ip4:udp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const first, ports = 1024, 64000
+	for i, end := 0, time.Now().Add(floodTime); time.Now().Before(end); i++ {
+		packet := binary.BigEndian.AppendUint16(nil, uint16(first+i%ports))
+		packet = binary.BigEndian.AppendUint16(packet, uint16(1000+i/ports%1000))
+		packet = binary.BigEndian.AppendUint16(packet, 8) // the length; no checksum, RFC 768
+		_, _ = conn.Write(append(packet, 0, 0))
+	}
+	return nil
 }
 
 // follow keeps a stream.
