@@ -19,14 +19,15 @@ func newLogs(g *globals) *cobra.Command {
 		Use:   "logs -f [CONTAINER]",
 		Short: "Follow the decisions that are made",
 		Long: `Logs prints a line for every decision as it is made, and for the end of every connection, of one container or of all.
-Nothing is kept, so there is nothing to print without -f. A refusal's id is the one that the client was told.`,
+Nothing is kept but sums, which sluice report prints, so there is nothing to print without -f. A refusal's id is the one
+that the client was told.`,
 		Example: "  sluice logs -f web",
 		Args:    cobra.MaximumNArgs(1),
 	}
 	follow := cmd.Flags().BoolP("follow", "f", false, "go on until interrupted (needed)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !*follow {
-			return errors.New("records are not kept: follow them with -f")
+			return errors.New("records are not kept: follow them with -f, or see their sums in sluice report CONTAINER")
 		}
 		id := ""
 		if len(args) == 1 {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +29,7 @@ type Sidecar struct {
 	o          Options
 	uid        uint32 // of sidecars
 	hub        control.Hub
+	first      atomic.Pointer[control.Subscription] // of the first who calls Events; nil after that
 	metrics    *metrics
 	background context.Context // ends when Run returns
 	cancel     context.CancelFunc
@@ -56,6 +58,7 @@ func New(o Options) (*Sidecar, error) {
 	s := &Sidecar{o: o, uid: sidecarUID, metrics: newMetrics(), adopted: make(chan struct{}), sessions: map[string]*session{},
 		changed: make(chan struct{}), recipe: r, next: 1}
 	s.background, s.cancel = context.WithCancel(context.Background())
+	s.first.Store(s.hub.Subscribe())
 	return s, nil
 }
 
@@ -626,12 +629,16 @@ func (s *Sidecar) Addresses() []netip.Addr {
 	return all
 }
 
-// Events yields the audit records of all sidecars, from now on until ctx is done. Records that a sidecar had not sent when
-// it died are lost, and so are those that come while the reader is too far behind.
+// Events yields the audit records of all sidecars until ctx is done: from the first one on to whoever calls it first, who
+// may be late, and from now on to others. Records that a sidecar had not sent when it died are lost, and so are those
+// that come while the reader is too far behind.
 func (s *Sidecar) Events(ctx context.Context) iter.Seq[control.Event] {
 	return func(yield func(control.Event) bool) {
 		for ctx.Err() == nil {
-			sub := s.hub.Subscribe()
+			sub := s.first.Swap(nil)
+			if sub == nil {
+				sub = s.hub.Subscribe()
+			}
 			if !forward(ctx, sub, yield) {
 				sub.Close()
 				return

@@ -568,6 +568,37 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestFirstEvents checks that the first record of a session is not missed: neither by who asks for records later, nor of a
+// new sidecar, which serves what waited while there was none.
+func TestFirstEvents(t *testing.T) {
+	w := newWorld(t)
+	c := w.start()
+	c.apply("s1", spec("ok.test"))
+	proxy := c.give("s1")
+	refuse := func(target string) {
+		t.Helper()
+		conn, err := connect(proxy, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	refuse("first.test:443")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var got []string
+	for e := range c.Events(ctx) {
+		if got = append(got, e.Target); len(got) == 2 {
+			break
+		}
+		w.engine.newest().Kill()
+		refuse("second.test:443")
+	}
+	if strings.Join(got, " ") != "first.test second.test" {
+		t.Errorf("records of %q", got)
+	}
+}
+
 func TestRemove(t *testing.T) {
 	w := newWorld(t)
 	c := w.start()
