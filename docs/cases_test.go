@@ -116,7 +116,7 @@ func findTest(dir, name, sub string) error {
 	if sub == "" || strings.Contains(text, `"`+sub) {
 		return nil
 	}
-	for _, scripts := range []string{"testdata", "testdata/script"} {
+	for _, scripts := range []string{"testdata", "testdata/script", "testdata/alone"} {
 		if _, err := os.Stat(filepath.Join("..", dir, scripts, sub+".txtar")); err == nil {
 			return nil
 		}
@@ -127,7 +127,7 @@ func findTest(dir, name, sub string) error {
 // readTests returns the test files of a directory, with its testscripts.
 func readTests(dir string) (string, error) {
 	var text strings.Builder
-	for _, pattern := range []string{"*_test.go", "testdata/*.txtar", "testdata/script/*.txtar"} {
+	for _, pattern := range []string{"*_test.go", "testdata/*.txtar", "testdata/script/*.txtar", "testdata/alone/*.txtar"} {
 		files, err := filepath.Glob(filepath.Join("..", dir, pattern))
 		if err != nil {
 			return "", err
