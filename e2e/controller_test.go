@@ -34,7 +34,8 @@ func (c *controller) socket() string { return filepath.Join(c.dir, "sluice.sock"
 
 // command runs the program in the engine's network namespace.
 func (c *controller) command(args ...string) *exec.Cmd {
-	command := exec.Command(filepath.Join(lab.bin, "sluice"), append([]string{"serve", "--socket", c.socket(),
+	// The strictest umask: what others have to reach gets its mode all the same.
+	command := exec.Command("sh", append([]string{"-c", `umask 077; exec "$0" "$@"`, filepath.Join(lab.bin, "sluice"), "serve", "--socket", c.socket(),
 		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(lab.bin, "sluice-proxy"), "--proxy-subnet6", "fd6a:7::/64",
 		"--metrics", fmt.Sprint(":", controllerMetrics), "--proxy-metrics", fmt.Sprint(":", proxyMetrics),
 		"--ui", pageAddress, "--keep-bridges", filepath.Join(c.dir, "bridges")}, args...)...)

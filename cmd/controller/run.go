@@ -244,10 +244,18 @@ func ensureController(ctx context.Context, socket string) error {
 	if err != nil {
 		return fmt.Errorf("start a controller: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
+	dir := filepath.Dir(socket)
+	err = os.MkdirAll(filepath.Dir(dir), 0o755)
+	if err == nil {
+		err = os.Mkdir(dir, 0o750)
+	}
+	if err == nil {
+		err = os.Chmod(dir, 0o750) // whatever the caller's umask: the group has to reach the socket
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("start a controller: %w", err)
 	}
-	path := filepath.Join(filepath.Dir(socket), "log")
+	path := filepath.Join(dir, "log")
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("start a controller: %w", err)

@@ -45,6 +45,8 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 			return fmt.Errorf("--proxy-subnet6: %w", err)
 		}
 	}
+	// The group and the sidecar's user have to reach what is made for them, with the modes that the code says.
+	unix.Umask(0o022)
 	unlock, err := lockDir(ctx, filepath.Dir(s.socket))
 	if err != nil {
 		return err
