@@ -305,29 +305,34 @@ func (f *follower) mention(ctx context.Context, problem error) error {
 	return nil
 }
 
-// seal quarantines the container after a failure, also if it is not attached. set is what a switch brings in force later.
-// It returns the cause, or errOver.
+// seal quarantines the container after a failure, also if it is not attached, and also if the engine does not answer. set
+// is what a switch brings in force later. It returns the cause, or errOver.
 func (f *follower) seal(ctx context.Context, set *policySet, cause error) error {
 	if errors.Is(cause, errOver) || ctx.Err() != nil {
 		return cause
 	}
-	container, err := f.config.Engine.Inspect(ctx, f.id)
-	if errors.Is(err, control.ErrNotFound) || err == nil && !container.Running || f.isDismissed(f.id) {
+	container, unknown := f.config.Engine.Inspect(ctx, f.id)
+	if errors.Is(unknown, control.ErrNotFound) || unknown == nil && !container.Running || f.isDismissed(f.id) {
 		return errOver
 	}
-	if err != nil {
-		return errors.Join(cause, err)
+	m, err := f.locked(ctx, f.id)
+	if errors.Is(err, control.ErrNotFound) && unknown == nil {
+		m, err = f.claim(ctx, record{ID: container.ID, Name: container.Name, State: api.Attached, Generation: 1, set: set})
 	}
-	m, err := f.claim(ctx, record{ID: container.ID, Name: container.Name, State: api.Attached, Generation: 1, set: set})
 	if err != nil {
-		return errors.Join(cause, err)
+		return errors.Join(cause, unknown, err)
 	}
 	defer m.leave()
 	if m.record.State == api.Quarantined && m.record.set.digest == set.digest {
 		return cause
 	}
-	ctx = context.WithoutCancel(ctx)
-	m.record.set, m.container = set, container
-	_ = f.open(ctx, m) // else the container is paused
-	return f.quarantine(ctx, m, "following the policy file of its harness", cause)
+	m.record.set = set
+	if m.record.State == api.Stopped {
+		return cause // what it starts with
+	}
+	if m.net == nil {
+		m.container = container
+		_ = f.open(ctx, m) // else the container is paused
+	}
+	return f.quarantine(context.WithoutCancel(ctx), m, "following the policy file of its harness", cause)
 }

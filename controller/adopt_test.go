@@ -212,3 +212,24 @@ func TestAdoptDetached(t *testing.T) {
 		t.Errorf("after detach: %v", err)
 	}
 }
+
+// TestAdoptWithoutEngine checks that a container is closed if its new policy cannot be worked out, for the engine does not
+// answer.
+func TestAdoptWithoutEngine(t *testing.T) {
+	w := newWorld()
+	file := w.harnessed(t, "c1", allowedFile)
+	c, _ := w.control(t, t.TempDir())
+	w.events <- Event{Kind: ContainerChanged, Container: "c1"}
+	inMode(t, c, "task", "allowlist")
+	w.settled(t, c)
+	w.mu.Lock()
+	w.fail["facts"], w.fail["inspect"] = errFake, errFake
+	w.mu.Unlock()
+	write(t, file, closedFile)
+	eventually(t, "it is quarantined", func() bool { return status(t, c, "task").State == api.Quarantined })
+	if n := w.net("c1"); n.gate.holds() != "nothing passes" || n.guard.holds() != "nothing passes" {
+		t.Errorf("gate %s, guard %s", n.gate.holds(), n.guard.holds())
+	}
+	w.failing("", nil)
+	inMode(t, c, "task", "no-network")
+}
