@@ -98,6 +98,12 @@ vulncheck: ## known vulnerabilities in what the code calls, but for those that d
 images: build ## load sluice-proxy:dev and sluice:dev into the engine that DOCKER_HOST names
 	go run ./images/load bin/sluice-proxy bin/sluice
 
+.PHONY: man
+man: ## dist/man: a manual page of every command
+	@mkdir -p dist/man/man1
+	SOURCE_DATE_EPOCH=$$(git show --no-patch --format=%ct HEAD) \
+	  go test -count=1 ./cmd/controller ./cmd/proxy -run '^TestManualPages$$' -man '$(CURDIR)/dist/man/man1'
+
 .PHONY: release
 release: ## dist/: tarballs, checksums and SBOMs of the last commit
 	@scripts/release

@@ -17,6 +17,7 @@ var notRun = map[string]string{
 	"README.md: make images":                                  "a run of AgentCompass needs a model: e2e's TestScenarios/task runs its provider",
 	"docs/agentcompass.md: make images":                       "the same",
 	"docs/agentcompass.md: sluice serve --adopt agentcompass": "it stays: e2e's TestAlone/adopted does it",
+	"docs/commands.md: eval \"$(sluice completion bash)\"":    "a shell's own start: cmd/controller's TestCompletionScripts lets each read its script",
 	"docs/contributing.md: make build":                        "it makes what the tests run",
 	"docs/contributing.md: go test ./policy":                  "tests of tests: TestDocumentsTellToRunWhatExists looks for them",
 	"docs/dependencies.md: make vulncheck":                    "it asks a data base of vulnerabilities, which changes by itself",
