@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -35,6 +36,7 @@ type taskResult struct {
 	Steps       []taskStep           `json:"steps"`
 	ExitCodes   map[string]int       `json:"exit_codes"` // by boundary
 	Traffic     []evidence.Phase     `json:"traffic"`    // by phase
+	Packets     []api.Packets        `json:"packets"`    // by phase: what was judged by address alone, of which there are no records
 	Audit       taskAudit            `json:"audit"`
 	Enforcement evidence.Enforcement `json:"enforcement"`
 	Violation   bool                 `json:"policy_violation"`
@@ -137,8 +139,8 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 		stop() // a second signal ends the program at once
 	}()
 
-	r := &taskRun{cmd: cmd, g: g, records: newRecorder(g.client()), containers: map[lifecycle.Role]string{}, result: taskResult{
-		Task: t.Name, planned: plan, Enforcement: evidence.Enforcement{BeforeFirstProcess: true}, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{},
+	r := &taskRun{cmd: cmd, g: g, records: newRecorder(g.client()), containers: map[lifecycle.Role]string{}, generations: map[lifecycle.Role][]evidence.Generation{}, result: taskResult{
+		Task: t.Name, planned: plan, Enforcement: evidence.Enforcement{BeforeFirstProcess: true}, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{}, Packets: []api.Packets{},
 	}}
 	r.asJSON = g.json || !term.IsTerminal(os.Stdout.Fd())
 	if f.audit != "" {
@@ -238,9 +240,11 @@ type taskRun struct {
 	// containers are the ids of those that were opened.
 	containers map[lifecycle.Role]string
 	starting   string // the container that was attached last
-	result     taskResult
-	asJSON     bool
-	problem    error
+	// generations are those of Environments that have ended, as the controller knows them.
+	generations map[lifecycle.Role][]evidence.Generation
+	result      taskResult
+	asJSON      bool
+	problem     error
 }
 
 // Open implements [lifecycle.Opener]: there is a controller before there is a container.
@@ -285,6 +289,7 @@ type recorded struct {
 func (e *recorded) Close(ctx context.Context) error {
 	e.task.records.closing(e.task.containers[e.role])
 	e.task.checkEnforced(ctx, e.role)
+	e.task.askReport(ctx, e.role)
 	return e.Environment.Close(ctx)
 }
 
@@ -301,6 +306,27 @@ func (r *taskRun) checkEnforced(ctx context.Context, role lifecycle.Role) {
 	// Another container holds the network of one whose policy comes first.
 	e.BeforeFirstProcess = e.BeforeFirstProcess && s.Holder != "" && s.Holder != s.ID
 	e.UncoveredMilliseconds = max(e.UncoveredMilliseconds, s.UncoveredMilliseconds)
+}
+
+// askReport asks the controller for what it alone knows: what a container's rules have counted, and every generation.
+// Without an answer the rest of the evidence stands alone.
+func (r *taskRun) askReport(ctx context.Context, role lifecycle.Role) {
+	report, err := r.g.client().Report(ctx, r.containers[role])
+	if err != nil {
+		return
+	}
+	if all, ok := evidence.GenerationsOf(role, report); ok {
+		r.generations[role] = all
+	}
+	for _, p := range report.Packets {
+		i := slices.IndexFunc(r.result.Packets, func(known api.Packets) bool { return known.Phase == p.Phase })
+		if i < 0 {
+			r.result.Packets = append(r.result.Packets, p)
+			continue
+		}
+		r.result.Packets[i].Allowed += p.Allowed
+		r.result.Packets[i].Refused += p.Refused
+	}
 }
 
 // step shows a step and keeps it.
@@ -363,7 +389,7 @@ func (r *taskRun) finish(f *taskFlags, taskErr error) error {
 	for i, s := range res.Steps {
 		steps[i] = s.Step
 	}
-	res.Enforcement.Generations = evidence.Generations(steps)
+	res.Enforcement.Generations = evidence.Generations(steps, r.generations)
 	res.Advice = evidence.Advise(steps, res.Traffic, map[string]string{"baseline": res.BaselineMode.String(), "run": res.RunMode.String(),
 		"evaluation": res.EvaluationMode.String()}, res.SetupMode != "")
 	if len(r.containers) == 0 {

@@ -3,6 +3,7 @@ package evidence
 import (
 	"fmt"
 
+	"sluice/controller/api"
 	"sluice/lifecycle"
 )
 
@@ -26,15 +27,35 @@ type Generation struct {
 	Digest      string         `json:"digest"`
 }
 
-// Generations lists the sets of rules that the receipts of steps name.
-func Generations(steps []lifecycle.Step) []Generation {
+// Generations lists the sets of rules that the receipts of steps name; those in known, by Environment, take the place of
+// these.
+func Generations(steps []lifecycle.Step, known map[lifecycle.Role][]Generation) []Generation {
 	list := []Generation{}
+	told := map[lifecycle.Role]bool{}
 	for _, s := range steps {
+		if all := known[s.Environment]; all != nil {
+			if !told[s.Environment] {
+				list = append(list, all...)
+			}
+			told[s.Environment] = true
+			continue
+		}
 		if s.Receipt != nil {
 			list = append(list, Generation{s.Environment, s.Receipt.Generation, s.Receipt.Phase, s.Receipt.Digest})
 		}
 	}
 	return list
+}
+
+// GenerationsOf lists those that a container has had, also those that nobody asked for: its controller makes one when
+// its networks change. ok is false if the controller does not know all.
+func GenerationsOf(role lifecycle.Role, r api.Report) (list []Generation, ok bool) {
+	for _, s := range r.Switches {
+		if s.Problem == "" {
+			list = append(list, Generation{role, s.Generation, s.Phase, s.Digest})
+		}
+	}
+	return list, r.Partial == "" && r.Earlier == 0
 }
 
 // Whole reports whether there was a policy in force for every instruction, as far as is known.

@@ -21,7 +21,7 @@ type Report struct {
 	// Container is one that runs, as it was at Now.
 	Container *api.Status `json:"container,omitempty"`
 	Now       time.Time   `json:"now,omitzero"`
-	// Packets are those of a container that were judged by address alone, of which there are no records.
+	// Packets are those that were judged by address alone, of which there are no records.
 	Packets []api.Packets `json:"packets,omitempty"`
 	// Modes are those in force, by phase, as far as they are known.
 	Modes map[string]string `json:"network_modes,omitempty"`
@@ -53,6 +53,7 @@ type result struct {
 	Began      time.Time        `json:"began"`
 	Steps      []lifecycle.Step `json:"steps"`
 	Traffic    []Phase          `json:"traffic"`
+	Packets    []api.Packets    `json:"packets"`
 	Audit      struct {
 		Problem string `json:"problem"`
 		Head    string `json:"head"`
@@ -105,7 +106,7 @@ func readResult(in io.Reader) (Report, error) {
 		return Report{}, errors.New("is no result of a task: it says nowhere when it began")
 	}
 	report := Report{Task: r.Task, Modes: map[string]string{"baseline": r.Baseline, "run": r.Run, "evaluation": r.Evaluation},
-		Steps: r.Steps, Phases: r.Traffic, Problem: r.Audit.Problem, Head: r.Audit.Head, Error: r.Error, Enforcement: r.Enforcement}
+		Steps: r.Steps, Phases: r.Traffic, Packets: r.Packets, Problem: r.Audit.Problem, Head: r.Audit.Head, Error: r.Error, Enforcement: r.Enforcement}
 	report.Advice = Advise(r.Steps, r.Traffic, report.Modes, r.Setup != "")
 	report.finish()
 	return report, nil
@@ -162,7 +163,7 @@ func OfContainer(c api.Report) Report {
 		r.Problem = strings.TrimPrefix(fmt.Sprintf("%s; %d earlier switches are left out", r.Problem, c.Earlier), "; ")
 	}
 	r.Enforcement = &Enforcement{BeforeFirstProcess: status.Holder != "" && status.Holder != status.ID,
-		UncoveredMilliseconds: status.UncoveredMilliseconds, Unknown: c.Partial, Generations: Generations(r.Steps)}
+		UncoveredMilliseconds: status.UncoveredMilliseconds, Unknown: c.Partial, Generations: Generations(r.Steps, nil)}
 	r.finish()
 	return r
 }

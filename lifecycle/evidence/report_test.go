@@ -95,13 +95,27 @@ func TestEnforcement(t *testing.T) {
 			t.Errorf("%+v: got %v, %s", row.e, row.e.Whole(), row.e)
 		}
 	}
-	got := Generations([]lifecycle.Step{
+	steps := []lifecycle.Step{
 		{Environment: lifecycle.Agent, Boundary: lifecycle.Open, Receipt: &api.Receipt{Generation: 1, Phase: "baseline", Digest: "d1"}},
 		{Environment: lifecycle.Agent, Boundary: lifecycle.RunTask},
 		{Environment: lifecycle.Agent, Switch: true, Receipt: &api.Receipt{Generation: 2, Phase: "run", Digest: "d2"}},
-	})
-	if len(got) != 2 || got[1] != (Generation{lifecycle.Agent, 2, "run", "d2"}) {
+		{Environment: lifecycle.Evaluation, Boundary: lifecycle.EvaluationOpen, Receipt: &api.Receipt{Generation: 1, Phase: "baseline", Digest: "d1"}},
+	}
+	got := Generations(steps, nil)
+	if len(got) != 3 || got[1] != (Generation{lifecycle.Agent, 2, "run", "d2"}) {
 		t.Errorf("got %+v", got)
+	}
+	known, ok := GenerationsOf(lifecycle.Agent, api.Report{Switches: []api.Switch{{Receipt: api.Receipt{Generation: 1}}, {Receipt: api.Receipt{Generation: 2}, Problem: "x"}, {Receipt: api.Receipt{Generation: 3}}}})
+	if !ok || len(known) != 2 {
+		t.Errorf("got %+v, %v", known, ok)
+	}
+	if got := Generations(steps, map[lifecycle.Role][]Generation{lifecycle.Agent: known}); len(got) != 3 || got[1].Generation != 3 || got[2].Environment != lifecycle.Evaluation {
+		t.Errorf("got %+v", got)
+	}
+	for _, r := range []api.Report{{Partial: "x"}, {Earlier: 1}} {
+		if _, ok := GenerationsOf(lifecycle.Agent, r); ok {
+			t.Errorf("%+v is all", r)
+		}
 	}
 }
 
