@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -106,7 +107,7 @@ func Run(ctx context.Context, docker Docker, controller Controller, s Spec, io S
 		return 0, err
 	}
 	if err := docker.ContainerStart(ctx, r.holder, container.StartOptions{}); err != nil {
-		return 0, fmt.Errorf("start the holder of the network: %w", err)
+		return 0, fmt.Errorf("start the holder of the network: %w", withRepair(err))
 	}
 	if _, err := controller.Attach(ctx, api.Attach{Container: r.holder, Policy: s.Policies, Phase: s.Phase,
 		Options: api.Options{AllowWeak: s.AllowWeak, Workload: r.workload, Verify: s.Verify}}); err != nil {
@@ -122,6 +123,14 @@ func Run(ctx context.Context, docker Docker, controller Controller, s Spec, io S
 		return 0, nil
 	}
 	return r.follow(ctx, &s, io)
+}
+
+// withRepair says what to do where the engine only passes on what the kernel says, EXFULL, errno(3).
+func withRepair(err error) error {
+	if strings.Contains(err.Error(), "exchange full") {
+		return fmt.Errorf("%w: a bridge has 1023 ports at most; remove containers of that network, or use another one", err)
+	}
+	return err
 }
 
 // ensureHolder loads the holder's image, if the engine does not have it.
