@@ -46,12 +46,12 @@ func makePlan(container *Container, facts *Facts, policies *policySet, sockets *
 	}
 	p.Direct.Direct = sorted(near)
 
+	rules, err := policies.compiled(options)
+	if err != nil {
+		return nil, err
+	}
 	for phase, one := range policies.phases {
-		rules, err := matcher.Compile(one, options)
-		if err != nil {
-			return nil, fmt.Errorf("policy of phase %v: %w", policy.Phase(phase), err)
-		}
-		p.Direct.Phases[phase] = direct.Phase{Rules: rules, Inbound: one.Options.Inbound, Named: p.named(one)}
+		p.Direct.Phases[phase] = direct.Phase{Rules: rules[phase], Inbound: one.Options.Inbound, Named: p.named(one)}
 	}
 	if err := p.Direct.Check(); err != nil {
 		return nil, err
