@@ -65,15 +65,15 @@ func TestUnitsAreValid(t *testing.T) {
 	}
 }
 
-// confined is a command that runs with what the unit leaves it: its capabilities, no new privileges, and with a
-// socket from systemd if there is one. What it asks the kernel for is written to trace.
+// confined is a command that runs with what the unit leaves it: its capabilities, its mask of modes, no new
+// privileges, and with a socket from systemd if there is one. What it asks the kernel for is written to trace.
 func confined(t *testing.T, dir string, socket *os.File, trace string, args ...string) *exec.Cmd {
 	t.Helper()
 	bounding := "-all"
 	for _, c := range strings.Fields(setting(t, dir, "CapabilityBoundingSet")) {
 		bounding += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))
 	}
-	script := ""
+	script := "umask " + setting(t, dir, "UMask") + "\n"
 	if socket != nil {
 		script += "export LISTEN_PID=$$ LISTEN_FDS=1\n"
 	}
