@@ -50,12 +50,7 @@ const (
 // The flows are opened by this process inside the container's network namespace: to gate, guard, proxy and cut they
 // are the container's.
 func TestSwitchUnderLoad(t *testing.T) {
-	if !*runDocker {
-		t.Skip("needs root and Docker: go test ./e2e -run-docker")
-	}
 	s := startSwitched(t)
-	s.openAll(always)
-	s.openAll(inRun)
 	for i := range switches {
 		to := inEvaluation
 		if i%2 == 1 {
@@ -69,12 +64,7 @@ func TestSwitchUnderLoad(t *testing.T) {
 
 // TestSwitchHungSidecar stops the sidecar's process and switches: another one is started within the switch.
 func TestSwitchHungSidecar(t *testing.T) {
-	if !*runDocker {
-		t.Skip("needs root and Docker: go test ./e2e -run-docker")
-	}
 	s := startSwitched(t)
-	s.openAll(always)
-	s.openAll(inRun)
 	s.stopSidecar()
 	receipt, err := s.phase("evaluation")
 	if err != nil {
@@ -91,12 +81,7 @@ func TestSwitchHungSidecar(t *testing.T) {
 
 // TestSwitchQuarantine switches while the sidecar hangs and the engine cannot start another one.
 func TestSwitchQuarantine(t *testing.T) {
-	if !*runDocker {
-		t.Skip("needs root and Docker: go test ./e2e -run-docker")
-	}
 	s := startSwitched(t)
-	s.openAll(always)
-	s.openAll(inRun)
 	s.stopSidecar()
 	wake := s.stopEngine()
 	if _, err := s.phase("evaluation"); !errors.Is(err, control.ErrQuarantined) {
@@ -160,7 +145,13 @@ type change struct {
 	spans           []span // for each prober
 }
 
+// startSwitched starts a container under phase run, with its flows open and its probers at work. Without an engine the test
+// is skipped.
 func startSwitched(t *testing.T) *switched {
+	t.Helper()
+	if !*runDocker {
+		t.Skip("needs root and Docker: go test ./e2e -run-docker")
+	}
 	s := &switched{t: t, stop: make(chan struct{}), container: "switch-app", now: inRun.String()}
 	s.stopLoad = sync.OnceValue(func() error {
 		close(s.stop)
@@ -222,6 +213,8 @@ func startSwitched(t *testing.T) *switched {
 	check(err)
 	t.Cleanup(func() { check(s.stopLoad()) })
 	s.startProbers(netip.MustParseAddr(own))
+	s.openAll(always)
+	s.openAll(inRun)
 	return s
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sluice/dockernet/nft/nfttest"
+	"sluice/dockernet/nft/rawip"
 )
 
 // Packets made by hand, as a workload with raw sockets can.
@@ -20,18 +20,7 @@ type ip4 struct {
 }
 
 func (h ip4) packet(payload []byte) []byte {
-	length := 20 + len(h.options)
-	b := make([]byte, 20, length+len(payload))
-	b[0] = 4<<4 | byte(length/4)
-	binary.BigEndian.PutUint16(b[2:], uint16(length+len(payload)))
-	binary.BigEndian.PutUint16(b[4:], 4711)
-	binary.BigEndian.PutUint16(b[6:], h.fragment)
-	b[8], b[9] = 64, h.protocol
-	copy(b[12:], h.from.AsSlice())
-	copy(b[16:], h.to.AsSlice())
-	b = append(b, h.options...)
-	binary.BigEndian.PutUint16(b[10:], nfttest.Checksum(b))
-	return append(b, payload...)
+	return rawip.Header{From: h.from, To: h.to, Protocol: h.protocol, ID: 4711, Fragment: h.fragment, Options: h.options}.Packet(payload)
 }
 
 // ip6 is an IPv6 header, RFC 8200 §3.
@@ -42,13 +31,7 @@ type ip6 struct {
 }
 
 func (h ip6) packet(payload []byte) []byte {
-	b := make([]byte, 40, 40+len(payload))
-	b[0] = 6 << 4
-	binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
-	b[6], b[7] = h.next, h.hops
-	copy(b[8:], h.from.AsSlice())
-	copy(b[24:], h.to.AsSlice())
-	return append(b, payload...)
+	return rawip.Header{From: h.from, To: h.to, Protocol: h.next, Hops: h.hops}.Packet(payload)
 }
 
 // udp is without a checksum, which is allowed over IPv4.
@@ -63,7 +46,7 @@ func udp(from, to uint16, payload string) []byte {
 // udp6 has one.
 func udp6(from, to netip.Addr, fromPort, toPort uint16, payload string) []byte {
 	b := udp(fromPort, toPort, payload)
-	binary.BigEndian.PutUint16(b[6:], nfttest.TransportChecksum(from, to, unix.IPPROTO_UDP, b))
+	binary.BigEndian.PutUint16(b[6:], rawip.TransportChecksum(from, to, unix.IPPROTO_UDP, b))
 	return b
 }
 
@@ -86,21 +69,21 @@ func tcp(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) [
 	b[12], b[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(b[14:], 500)
 	b = append(b, payload...)
-	binary.BigEndian.PutUint16(b[16:], nfttest.TransportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
+	binary.BigEndian.PutUint16(b[16:], rawip.TransportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
 	return b
 }
 
 // icmp6 is an ICMPv6 message, RFC 4443 §2.1.
 func icmp6Message(h ip6, kind byte, body []byte) []byte {
 	b := append([]byte{kind, 0, 0, 0}, body...)
-	binary.BigEndian.PutUint16(b[2:], nfttest.TransportChecksum(h.from, h.to, unix.IPPROTO_ICMPV6, b))
+	binary.BigEndian.PutUint16(b[2:], rawip.TransportChecksum(h.from, h.to, unix.IPPROTO_ICMPV6, b))
 	h.next = unix.IPPROTO_ICMPV6
 	return h.packet(b)
 }
 
 func icmp4Message(from, to netip.Addr, kind byte, body string) []byte {
 	b := append([]byte{kind, 0, 0, 0, 0, 7, 0, 1}, body...)
-	binary.BigEndian.PutUint16(b[2:], nfttest.Checksum(b))
+	binary.BigEndian.PutUint16(b[2:], rawip.Checksum(b))
 	return ip4{from: from, to: to, protocol: unix.IPPROTO_ICMP}.packet(b)
 }
 

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/nft"
-	"sluice/dockernet/nft/nfttest"
+	"sluice/dockernet/nft/rawip"
 )
 
 // Frames made by hand, as a workload with raw sockets can.
@@ -46,30 +46,7 @@ type ip struct {
 }
 
 func (h ip) packet(payload []byte) []byte {
-	if h.hops == 0 {
-		h.hops = 64
-	}
-	if h.to.Is6() {
-		b := make([]byte, 40, 40+len(payload))
-		b[0] = 6 << 4
-		binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
-		b[6], b[7] = h.proto, h.hops
-		copy(b[8:], h.from.AsSlice())
-		copy(b[24:], h.to.AsSlice())
-		return append(b, payload...)
-	}
-	length := 20 + len(h.options)
-	b := make([]byte, 20, length+len(payload))
-	b[0] = 4<<4 | byte(length/4)
-	binary.BigEndian.PutUint16(b[2:], uint16(length+len(payload)))
-	binary.BigEndian.PutUint16(b[4:], 4711)
-	binary.BigEndian.PutUint16(b[6:], h.fragment)
-	b[8], b[9] = h.hops, h.proto
-	copy(b[12:], h.from.AsSlice())
-	copy(b[16:], h.to.AsSlice())
-	b = append(b, h.options...)
-	binary.BigEndian.PutUint16(b[10:], nfttest.Checksum(b))
-	return append(b, payload...)
+	return rawip.Header{From: h.from, To: h.to, Protocol: h.proto, ID: 4711, Fragment: h.fragment, Options: h.options, Hops: h.hops}.Packet(payload)
 }
 
 // segment is a TCP segment, RFC 9293 §3.1, with so many words of options.
@@ -88,7 +65,7 @@ func (h ip) segment(from, to uint16, flags byte, words int, payload string) []by
 	}
 	b = append(b, payload...)
 	h.proto = unix.IPPROTO_TCP
-	binary.BigEndian.PutUint16(b[16:], nfttest.TransportChecksum(h.from, h.to, h.proto, b))
+	binary.BigEndian.PutUint16(b[16:], rawip.TransportChecksum(h.from, h.to, h.proto, b))
 	return h.packet(b)
 }
 
@@ -104,7 +81,7 @@ func (h ip) datagram(from, to uint16, payload string) []byte {
 	binary.BigEndian.PutUint16(b[4:], uint16(8+len(payload)))
 	b = append(b, payload...)
 	h.proto = unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(b[6:], nfttest.TransportChecksum(h.from, h.to, h.proto, b))
+	binary.BigEndian.PutUint16(b[6:], rawip.TransportChecksum(h.from, h.to, h.proto, b))
 	return h.packet(b)
 }
 
@@ -113,10 +90,10 @@ func (h ip) message(kind, code byte, body []byte) []byte {
 	b := append([]byte{kind, code, 0, 0}, body...)
 	if h.to.Is6() {
 		h.proto = unix.IPPROTO_ICMPV6
-		binary.BigEndian.PutUint16(b[2:], nfttest.TransportChecksum(h.from, h.to, h.proto, b))
+		binary.BigEndian.PutUint16(b[2:], rawip.TransportChecksum(h.from, h.to, h.proto, b))
 	} else {
 		h.proto = unix.IPPROTO_ICMP
-		binary.BigEndian.PutUint16(b[2:], nfttest.Checksum(b))
+		binary.BigEndian.PutUint16(b[2:], rawip.Checksum(b))
 	}
 	return h.packet(b)
 }

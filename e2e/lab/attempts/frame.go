@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+
+	"sluice/dockernet/nft/rawip"
 )
 
 // Packets and frames made by hand, as a workload with raw sockets can.
@@ -19,29 +21,7 @@ type header struct {
 }
 
 func (h header) packet(payload []byte) []byte {
-	if h.hops == 0 {
-		h.hops = 64
-	}
-	if h.to.Is6() {
-		b := make([]byte, 40, 40+len(payload))
-		b[0] = 6 << 4
-		binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
-		b[6], b[7] = h.protocol, h.hops
-		copy(b[8:], h.from.AsSlice())
-		copy(b[24:], h.to.AsSlice())
-		return append(b, payload...)
-	}
-	b := make([]byte, 20, 20+len(h.options)+len(payload))
-	b[0] = 4<<4 | byte(5+len(h.options)/4)
-	binary.BigEndian.PutUint16(b[2:], uint16(20+len(h.options)+len(payload)))
-	binary.BigEndian.PutUint16(b[4:], h.id)
-	binary.BigEndian.PutUint16(b[6:], h.fragment)
-	b[8], b[9] = h.hops, h.protocol
-	copy(b[12:], h.from.AsSlice())
-	copy(b[16:], h.to.AsSlice())
-	b = append(b, h.options...)
-	binary.BigEndian.PutUint16(b[10:], checksum(b))
-	return append(b, payload...)
+	return rawip.Header{From: h.from, To: h.to, Protocol: h.protocol, ID: h.id, Fragment: h.fragment, Options: h.options, Hops: h.hops}.Packet(payload)
 }
 
 // The flags of TCP, RFC 9293 §3.1.
@@ -87,7 +67,7 @@ func (h header) message(kind, code byte, body []byte) []byte {
 	if h.to.Is6() {
 		binary.BigEndian.PutUint16(b[2:], h.checksum(icmp6, b))
 	} else {
-		binary.BigEndian.PutUint16(b[2:], checksum(b))
+		binary.BigEndian.PutUint16(b[2:], rawip.Checksum(b))
 	}
 	return b
 }
@@ -129,24 +109,8 @@ func echoBody(payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, port()), append([]byte{0, 1}, payload...)...)
 }
 
-// checksum has the addresses in it, RFC 9293 §3.1 and RFC 8200 §8.1.
 func (h header) checksum(protocol byte, b []byte) uint16 {
-	pseudo := append(h.from.AsSlice(), h.to.AsSlice()...)
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(b)))
-	pseudo = append(pseudo, 0, 0, 0, protocol)
-	return checksum(append(pseudo, b...))
-}
-
-// checksum is that of RFC 1071.
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i, x := range b {
-		sum += uint32(x) << (8 * (1 - i%2))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
+	return rawip.TransportChecksum(h.from, h.to, protocol, b)
 }
 
 // Ethernet types, as IANA and IEEE have them.
