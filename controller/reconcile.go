@@ -149,7 +149,7 @@ func (c *Controller) look(ctx context.Context, id string) {
 	if errors.Is(err, control.ErrNotFound) {
 		if err := c.admit(ctx, id); err != nil && ctx.Err() == nil {
 			c.metrics.failed("admit")
-			c.log.Warn("a container waits for its policy, and is silent", "id", id, "in", retryTime, "error", err)
+			c.log.Warn("a container waits for its policy: on managed networks it is silent", "id", id, "in", retryTime, "error", err)
 			c.work.add(id, retryTime)
 		}
 		return
