@@ -17,6 +17,7 @@ import (
 	"sluice/dockernet/guard"
 	"sluice/dockernet/netns"
 	"sluice/dockernet/nft"
+	"sluice/dockernet/xdp"
 	"sluice/policy"
 )
 
@@ -26,6 +27,8 @@ type containerNet struct {
 	ns   *netns.Namespace
 	gate *gate.Gate
 	rim  *rim
+	// queues are what it cannot send by, past the gate.
+	queues xdp.Queues
 
 	closing sync.RWMutex // guards closed, and is held for reading by what must end before the namespace is let go
 	closed  bool
@@ -36,7 +39,7 @@ type containerNet struct {
 
 func (n *containerNet) ID() string                      { return n.ns.ID().String() }
 func (n *containerNet) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
-func (n *containerNet) Gate() controller.Layer          { return inside{n.gate, &n.rules} }
+func (n *containerNet) Gate() controller.Layer          { return inside{n} }
 func (n *containerNet) Guard() controller.Layer         { return n.rim }
 
 // Refusals implements [controller.Net].
@@ -79,6 +82,7 @@ func (n *containerNet) Close() error {
 	n.host.disown(n)
 	n.ending.Wait()
 	n.gate.Close()
+	n.queues.Close()
 	return n.ns.Close()
 }
 
@@ -108,16 +112,21 @@ func addresses(c *controller.Container) (all []netip.Addr) {
 }
 
 // inside is the gate.
-type inside struct {
-	gate  *gate.Gate
-	rules *rules // see rim
-}
+type inside struct{ *containerNet }
 
 func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
 	g.rules.are(nil)
+	if err := g.queues.Keep(g.ns); err != nil {
+		return err
+	}
 	return g.gate.Install(gateSpec(p), phase)
 }
-func (g inside) Stage(p *controller.Plan) error         { return g.gate.Stage(gateSpec(p)) }
+func (g inside) Stage(p *controller.Plan) error {
+	if err := g.queues.Keep(g.ns); err != nil { // there may be other links
+		return err
+	}
+	return g.gate.Stage(gateSpec(p))
+}
 func (g inside) Both(phase policy.Phase) error          { return g.gate.Both(phase) }
 func (g inside) Quarantine(*controller.Container) error { return g.gate.Quarantine() }
 func (g inside) Switch(phase policy.Phase) error {
@@ -126,6 +135,7 @@ func (g inside) Switch(phase policy.Phase) error {
 }
 func (g inside) Remove() error {
 	g.rules.are(nil)
+	g.queues.Close()
 	return g.gate.Remove()
 }
 

@@ -52,6 +52,7 @@
 // there is nothing then that such a frame could reach and others could not.
 //
 // That does not hold where the kernel is older than Linux 5.16. And since Linux 6.8 sockets of AF_XDP can ask
-// for checksums too (XDP_TXMD_FLAGS_CHECKSUM), and pass all hooks of the container's. Answers to such packets do not
+// for checksums too (XDP_TXMD_FLAGS_CHECKSUM), and pass all hooks of the container's: package xdp keeps them out, as long as
+// the controller runs. Answers to such packets do not
 // come back through address translation. A container without CAP_NET_RAW can do none of this.
 package guard
