@@ -123,10 +123,13 @@ func (c *Controller) attachAgain(ctx context.Context, m *member, set *policySet,
 
 // admissible refuses containers that no policy can hold.
 func admissible(container *Container, allowWeak bool) error {
+	if err := holdable(container, allowWeak); err != nil {
+		return err
+	}
 	if !container.Running {
 		return refused(container, "it does not run, so it has no network yet: start it first, or use sluice run")
 	}
-	return holdable(container, allowWeak)
+	return nil
 }
 
 // holdable refuses containers with rights against which no policy holds.

@@ -56,7 +56,9 @@ func TestIsolationResolver(t *testing.T) {
 // own namespace, where the rules hold from the first instruction on.
 func (r *resolving) checkManaged(t *testing.T) {
 	t.Helper()
-	r.sluice(t, "network", "create", "managed")
+	if out := r.sluice(t, "network", "create", "managed"); !strings.Contains(out, "warning") || !strings.Contains(out, "--dns") {
+		t.Errorf("nobody is told what containers need: %s", out)
+	}
 	around := attempts.Surroundings{Links: []attempts.Link{{Device: "eth0"}}}
 	early := &started{all: around.Names()}
 	start := func(name string, options ...string) {
@@ -222,14 +224,16 @@ func (r *resolving) docker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (r *resolving) sluice(t *testing.T, args ...string) {
+func (r *resolving) sluice(t *testing.T, args ...string) (output string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	command := exec.CommandContext(ctx, filepath.Join(lab.bin, "sluice"), append(args, "--socket", r.socket)...)
-	if out, err := command.CombinedOutput(); err != nil {
+	out, err := command.CombinedOutput()
+	if err != nil {
 		t.Fatalf("sluice %s: %v: %s", strings.Join(args, " "), err, out)
 	}
+	return string(out)
 }
 
 // ask lets a container ask for names in every way, and returns how many of them came to the host's name server.

@@ -48,6 +48,9 @@ func newNetworkCreate(g *globals) *cobra.Command {
 			return printJSON(cmd, n)
 		}
 		cmd.Printf("%s: made, on %s with %s\n", n.Name, n.Bridge, strings.Join(n.Subnets, " and "))
+		if n.Warning != "" {
+			cmd.PrintErrf("sluice: warning: %s\n", n.Warning)
+		}
 		return nil
 	}
 	return cmd

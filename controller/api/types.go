@@ -70,6 +70,8 @@ type Network struct {
 	Bridge   string   `json:"bridge"`
 	Internal bool     `json:"internal"`
 	Subnets  []string `json:"subnets"`
+	// Warning, of one that was just made, says what its containers need to be admitted.
+	Warning string `json:"warning,omitempty"`
 }
 
 // Status is a container as it is now.

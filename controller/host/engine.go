@@ -177,7 +177,17 @@ func (e *Engine) CreateNetwork(ctx context.Context, n api.NewNetwork) (api.Netwo
 	}
 	made, err := e.Client.CreateNetwork(ctx, engine.NetworkSpec{Name: n.Name, Internal: n.Internal, IPv6: n.IPv6,
 		Policy: string(n.Policy), Taken: taken, MTU: mtu})
-	return network(made), err
+	if err != nil {
+		return api.Network{}, err
+	}
+	v := network(made)
+	conditions, err := e.Client.Conditions(ctx)
+	if err != nil {
+		v.Warning = err.Error() // it is made all the same
+		return v, nil
+	}
+	v.Warning = conditions.DNSWarning(made)
+	return v, nil
 }
 
 // RemoveNetwork implements [controller.Engine].

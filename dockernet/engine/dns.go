@@ -87,6 +87,21 @@ func (c *Container) resolvesOnHost(info Info, hostServers []netip.Addr) bool {
 	return versionAtLeast(info.APIVersion, 1, 45) || len(hostServers) == 0 || anyLoopback(hostServers)
 }
 
+// DNSWarning says what containers of a managed network need because of how the engine asks DNS servers; it is empty where
+// they need nothing.
+func (o *Conditions) DNSWarning(n Network) string {
+	c := Container{Endpoints: []Endpoint{{Network: n}}}
+	if !c.resolvesOnHost(o.Info, o.HostServers) {
+		return ""
+	}
+	return "this engine asks DNS servers from the host's network, past the policy of a container that is not admitted yet, so containers are not " +
+		"admitted here without --dns: " + engineDNSRepair("them")
+}
+
+func engineDNSRepair(whom string) string {
+	return "give " + whom + " --dns with a server that is not a loopback address, or use an internal network with Docker 23.0.11, 25.0.5, 26.0 or newer"
+}
+
 // hostResolvConf is read for the servers that the host asks.
 const hostResolvConf = "/etc/resolv.conf"
 

@@ -227,7 +227,7 @@ func (c *Container) life(o *Conditions) []Refusal {
 	}
 	if c.Managed() && c.resolvesOnHost(o.Info, o.HostServers) {
 		list = append(list, Refusal{EngineDNS, "until the container is admitted, the engine asks DNS servers for it from the host's network",
-			"give it --dns with a server that is not a loopback address, or use an internal network with Docker 23.0.11, 25.0.5, 26.0 or newer", false})
+			engineDNSRepair("it"), false})
 	}
 	return list
 }

@@ -287,6 +287,14 @@ func TestResolvesOnHost(t *testing.T) {
 			if got := c.resolvesOnHost(tt.info, tt.host); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
+			if tt.servers != nil || tt.forwarders != nil {
+				return
+			}
+			// Who makes the network is told so.
+			o := Conditions{Info: tt.info, HostServers: tt.host}
+			if got := o.DNSWarning(Network{Internal: tt.internal}); strings.Contains(got, "--dns with a server that is not a loopback address") != tt.want {
+				t.Errorf("warning %q, want one: %v", got, tt.want)
+			}
 		})
 	}
 }
