@@ -182,7 +182,7 @@ func (e fakeEngine) Managed(context.Context) (ids []string, err error) {
 			ids = append(ids, id)
 		}
 	}
-	return ids, nil
+	return ids, e.fail["managed"]
 }
 
 func (e fakeEngine) Networks(context.Context) ([]api.Network, error) {

@@ -557,3 +557,28 @@ func TestClear(t *testing.T) {
 		t.Errorf("left: %v, error %v", left, err)
 	}
 }
+
+// Without the engine, what is in the kernel goes all the same.
+func TestClearWithoutEngine(t *testing.T) {
+	w := newWorld()
+	dir := t.TempDir()
+	c, stop := w.control(t, dir)
+	w.attached(t, c, "web", id1)
+	stop()
+	c, err := New(Config{Engine: fakeEngine{w}, Host: fakeHost{w}, Sidecar: fakeSidecar{w}, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.failing("inspect", errFake)
+	w.failing("managed", errFake)
+	if err := c.Clear(t.Context()); err == nil || !strings.Contains(err.Error(), "clear again when the engine answers") {
+		t.Errorf("error %v, want one that says what to do", err)
+	}
+	n := w.net(id1)
+	if n.gate.holds() != "open" || n.guard.holds() != "open" || n.open != 0 {
+		t.Errorf("left: gate %s, guard %s, %d descriptors", n.gate.holds(), n.guard.holds(), n.open)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, error %v", left, err)
+	}
+}
