@@ -30,12 +30,17 @@ var screenshots = flag.String("screenshots", "", "keep what TestPage sees of the
 
 // fleet is what a page shows without a controller.
 type fleet struct {
-	all []api.Status
-	hub control.Hub
+	all     []api.Status
+	hub     control.Hub
+	packets atomic.Uint64
 }
 
 func (f *fleet) List(context.Context) ([]api.Status, error) { return f.all, nil }
-func (f *fleet) Events() *control.Hub                       { return &f.hub }
+func (f *fleet) Packets(string) (allowed, refused uint64, ok bool) {
+	return f.packets.Add(1000), 0, true
+}
+
+func (f *fleet) Events() *control.Hub { return &f.hub }
 
 // markup is what a workload might call something. Shown as text it does nothing.
 const markup = `<img src=x onerror="document.title='run'"><script>document.title='run'</script>`
@@ -82,6 +87,7 @@ func TestPage(t *testing.T) {
 		b.wait(t, `document.querySelector("#containers .attached") && document.querySelector("#refusals .decision")?.textContent.length === 16`)
 		b.wait(t, `document.querySelector("#refusals").textContent.includes("refused-seeing.any.example")`)
 		b.wait(t, `[...document.querySelectorAll("#refusals tbody tr")].every((r) => r.cells[1].textContent.startsWith("seeing-page"))`)
+		b.wait(t, `/^[0-9.,]+$/.test(document.querySelector("#containers tbody td:nth-last-child(2)").textContent)`) // direct packets
 		b.screenshot(t, "controller")
 	})
 	for _, row := range []struct{ containers, rows int }{{3, 3}, {2000, 25}} {

@@ -27,6 +27,9 @@ import (
 type Source interface {
 	List(ctx context.Context) ([]api.Status, error)
 	Events() *control.Hub
+	// Packets counts those of a container that went straight and those that were refused in the kernel; false if they
+	// cannot be read.
+	Packets(id string) (allowed, refused uint64, ok bool)
 }
 
 // Page serves the page. All methods are safe for concurrent use.
@@ -39,11 +42,12 @@ type Page struct {
 	mu       sync.Mutex // guards what follows
 	snapshot []api.Status
 	taken    time.Time
+	samples  map[string]sample // by the containers' ids
 }
 
 // New returns a page about what source has. Its rates and refusals begin with [Page.Run].
 func New(source Source, version string) *Page {
-	p := &Page{source: source, version: version, now: time.Now}
+	p := &Page{source: source, version: version, now: time.Now, samples: map[string]sample{}}
 	p.watch = newWatch()
 	return p
 }
@@ -167,7 +171,13 @@ func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the list of containers: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	text, err := json.Marshal(p.view(all, ask))
+	v := p.view(all, ask)
+	for i := range v.Rows {
+		if rate, ok := p.direct(v.Rows[i].id); ok {
+			v.Rows[i].Direct = &rate
+		}
+	}
+	text, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -27,6 +27,8 @@ type fixed struct {
 	all   []api.Status
 	err   error
 	asked int
+	count uint64 // of packets of every container
+	read  int
 	hub   control.Hub
 }
 
@@ -38,6 +40,13 @@ func (f *fixed) List(context.Context) ([]api.Status, error) {
 }
 
 func (f *fixed) Events() *control.Hub { return &f.hub }
+
+func (f *fixed) Packets(id string) (allowed, refused uint64, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.read++
+	return f.count, 0, id != ""
+}
 
 func id(n int) string { return fmt.Sprintf("%064x", n) }
 
@@ -367,6 +376,42 @@ func TestOldListIsUsedForASecond(t *testing.T) {
 	now = now.Add(snapshotAge)
 	if data(t, p, ""); f.asked != 2 {
 		t.Errorf("asked %d times", f.asked)
+	}
+}
+
+// Rates are those between two questions; only what is seen is asked for, and not more than once a second.
+func TestDirect(t *testing.T) {
+	f := &fixed{all: many(2000)}
+	p := New(f, "v1")
+	now := time.Unix(1_000_000_000, 0)
+	p.now = func() time.Time { return now }
+	for _, row := range []struct {
+		name  string
+		after time.Duration
+		count uint64
+		want  string
+	}{
+		{"first", 0, 100, "unknown"},
+		{"at-once", 10 * time.Millisecond, 5000, "unknown"},
+		{"later", 1990 * time.Millisecond, 300, "100"},
+		{"as-before", 500 * time.Millisecond, 9000, "100"},
+		{"nothing", 1500 * time.Millisecond, 300, "0"},
+		{"rules-made-anew", 2 * time.Second, 4, "unknown"},
+		{"goes-on", 2 * time.Second, 8, "2"},
+		{"nobody-looked", time.Minute, 600, "unknown"},
+	} {
+		now = now.Add(row.after)
+		f.count = row.count
+		got := "unknown"
+		if rate := data(t, p, "").Rows[0].Direct; rate != nil {
+			got = fmt.Sprint(*rate)
+		}
+		if got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+	if f.read != 6*maxRows {
+		t.Errorf("the kernel was asked %d times", f.read)
 	}
 }
 

@@ -81,6 +81,9 @@ type Row struct {
 	Weak       []string  `json:"weak,omitempty"`
 	Uncovered  float64   `json:"uncovered_ms,omitempty"`
 	Minute     counts    `json:"minute"`
+	// Direct is how many packets a second go straight, without the proxy; nil while that is not known.
+	Direct *float64 `json:"direct,omitempty"`
+	id     string
 }
 
 func (a *ask) matches(s *api.Status) bool {
@@ -93,7 +96,7 @@ func (a *ask) matches(s *api.Status) bool {
 	return true
 }
 
-// view makes the answer to a.
+// view makes the answer to a, but for what the kernel has to be asked for.
 func (p *Page) view(all []api.Status, a ask) View {
 	v := View{Version: p.version, Total: len(all), Page: maxRows, States: map[api.State]int{api.Attached: 0, api.Quarantined: 0, api.Stopped: 0},
 		Rows: []Row{}, Refusals: []*Refusal{}}
@@ -139,7 +142,7 @@ func (p *Page) view(all []api.Status, a ask) View {
 	v.Matched = len(left)
 	v.From = min(a.from, max(0, len(left)-1)/maxRows*maxRows)
 	for _, f := range left[v.From:min(len(left), v.From+maxRows)] {
-		v.Rows = append(v.Rows, Row{ID: fmt.Sprintf("%.12s", f.ID), Name: f.Name, State: f.State, Problem: f.Problem, Phase: f.Phase, Mode: f.Mode,
+		v.Rows = append(v.Rows, Row{id: f.ID, ID: fmt.Sprintf("%.12s", f.ID), Name: f.Name, State: f.State, Problem: f.Problem, Phase: f.Phase, Mode: f.Mode,
 			Targets: f.Targets, Generation: f.Generation, Since: f.Since, Weak: f.Weak, Uncovered: f.UncoveredMilliseconds, Minute: f.counts})
 	}
 	return v

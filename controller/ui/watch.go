@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -176,6 +177,9 @@ func (p *Page) follow(ctx context.Context, prune <-chan time.Time) (dropped bool
 				there[all[i].ID] = true
 			}
 			p.watch.prune(func(id string) bool { return there[id] })
+			p.mu.Lock()
+			maps.DeleteFunc(p.samples, func(id string, _ sample) bool { return !there[id] })
+			p.mu.Unlock()
 		}
 	}
 }

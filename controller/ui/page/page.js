@@ -140,6 +140,7 @@ function containerCells(row, c) {
     make("td", "", moment(c.since)),
     number(c.minute.allowed, ""),
     number(c.minute.refused, "hot"),
+    c.direct === undefined ? make("td", "number zero", "–") : number(Math.round(c.direct * 10) / 10, ""),
     make("td", "number" + (c.minute.bytes_in + c.minute.bytes_out ? "" : " zero"), bytes(c.minute.bytes_in) + " / " + bytes(c.minute.bytes_out)),
   ];
 }
