@@ -22,6 +22,7 @@ type metrics struct {
 	change      prometheus.Histogram
 	quarantines prometheus.Counter
 	failures    *prometheus.CounterVec
+	probes      *prometheus.CounterVec
 	controller  *Controller
 }
 
@@ -51,6 +52,8 @@ func newMetrics(c *Controller) *metrics {
 			Help: "Steps that failed, after which a container was quarantined."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_failures_total",
 			Help: "Operations that failed."}, []string{"operation"}),
+		probes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_probes_total",
+			Help: "Probes that verified policies, by what they showed."}, []string{"verdict"}),
 		controller: c,
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_build_info", Help: "Always 1.",
@@ -59,7 +62,10 @@ func newMetrics(c *Controller) *metrics {
 	for _, operation := range []string{"attach", "admit", "switch", "reconcile"} {
 		m.failures.WithLabelValues(operation)
 	}
-	m.registry.MustRegister(m, m.attach, m.change, m.quarantines, m.failures, build)
+	for _, v := range []api.Verdict{api.Passed, api.Leaked, api.Unproven, api.Broken, api.Skipped} {
+		m.probes.WithLabelValues(string(v))
+	}
+	m.registry.MustRegister(m, m.attach, m.change, m.quarantines, m.failures, m.probes, build)
 	m.registry.MustRegister(c.config.Collectors...)
 	return m
 }
@@ -120,6 +126,7 @@ func collectPackets(ch chan<- prometheus.Metric, container string, n Net) {
 	count(packets.Never, "", "direct", matcher.Refuse)
 	count(packets.Proxied, "", "proxy", matcher.Allow)
 	count(packets.DNS, "", "dns", matcher.Allow)
+	count(packets.Forged, "", "guard", matcher.Refuse)
 }
 
 // Metrics answers GET /metrics.

@@ -462,6 +462,7 @@ func TestEventsAndMetrics(t *testing.T) {
 		`sluice_packets_total{container="web",phase="",plane="direct",verdict="refuse"} 3`,
 		`sluice_packets_total{container="web",phase="",plane="proxy",verdict="allow"} 4`,
 		`sluice_packets_total{container="web",phase="",plane="dns",verdict="allow"} 5`,
+		`sluice_packets_total{container="web",phase="",plane="guard",verdict="refuse"} 6`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %s in\n%s", line, text)

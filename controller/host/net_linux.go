@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -70,6 +71,9 @@ func (n *containerNet) Packets() (p controller.Packets, err error) {
 		p.Direct[i], p.Refused[i] = c.Direct[i].Packets, c.Refused[i].Packets
 	}
 	p.Never, p.Proxied, p.DNS = c.RefusedAlways.Packets, c.Redirected.Packets, c.DNS.Packets
+	if err == nil {
+		p.Forged, err = n.rim.forged()
+	}
 	return p, err
 }
 
@@ -211,6 +215,23 @@ func (r *rim) each(p *controller.Plan, do func(port *guard.Port, s *guard.Spec, 
 	}
 	then()
 	return nil
+}
+
+// forged is how many frames were refused for what they are.
+func (r *rim) forged() (sum uint64, err error) {
+	r.mu.Lock()
+	ports := slices.Collect(maps.Values(r.ports))
+	r.mu.Unlock() // a switch does not wait until they have counted
+	for _, port := range ports {
+		c, err := port.Counters()
+		if err != nil {
+			return 0, err
+		}
+		for _, of := range []nft.Counter{c.FalseSource, c.Malformed, c.Misdirected, c.Neighbour} {
+			sum += of.Packets
+		}
+	}
+	return sum, nil
 }
 
 func (r *rim) all(do func(*guard.Port) error) error {
