@@ -2,6 +2,7 @@ package controller
 
 import (
 	"sluice/control"
+	"sluice/controller/tally"
 	"sluice/matcher"
 	"sluice/policy"
 	"sluice/proxy/refusal"
@@ -30,6 +31,17 @@ func (s *shown) event(r *Refused) control.Event {
 	// The rules that have refused it may be those of a phase that has ended since.
 	e.Phase, e.Reason, e.Rule = phase.String(), reasonPlane, ""
 	rules := s.plan.Direct.Phases[phase].Rules
+	if observed := rules.Observed(); r.Observed && observed != nil {
+		d := s.plan.observed(phase, r.Destination, observed)
+		e.Verdict, e.Reason = tally.Observed, string(d.Reason)
+		if d.Verdict == matcher.Allow {
+			e.Verdict = tally.Allowed
+		}
+		if d.Rule != matcher.NoRule {
+			e.Rule = observed.Target(d.Rule).String()
+		}
+		return e
+	}
 	if d := rules.Addr(r.Destination.Addr(), r.Destination.Port()); d.Verdict == matcher.Refuse {
 		e.Reason = string(d.Reason)
 		if d.Rule != matcher.NoRule {

@@ -182,6 +182,11 @@ func notes(p *Plan) (all []string) {
 	if one := p.Container.Provider; one != nil && one.PolicyFile != "" {
 		all = append(all, fmt.Sprintf("adopted: follows %s, and reaches the proxy %s in every phase", one.PolicyFile, one.Name))
 	}
+	for i := range p.Direct.Phases {
+		if p.Direct.Phases[i].Rules.Observed() != nil {
+			all = append(all, fmt.Sprintf("phase %v only observes: it refuses nothing but what no policy opens", policy.Phase(i)))
+		}
+	}
 	if p.Direct.Internal {
 		all = append(all, "all networks are internal: what is allowed outside of them is reached by TCP only, through the proxy")
 	}

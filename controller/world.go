@@ -177,16 +177,15 @@ type Packets struct {
 	Never uint64
 	// Proxied are connections that were redirected to the proxy, and DNS those to the DNS filter, a packet each.
 	Proxied, DNS uint64
-	// Forged are frames that the rules outside have refused for what they are, whatever their destination.
-	Forged uint64
 }
 
 // Refused is a packet that was refused in the kernel.
 type Refused struct {
 	Time time.Time
 	// By says who has refused it: the word of a phase, or what about it no phase allows, "guard false_source" for
-	// instance.
+	// instance. Observed is set if it was let through, by a phase that only watches.
 	By          string
+	Observed    bool
 	Protocol    string         // "tcp", "udp", "icmp" or a number
 	Destination netip.AddrPort // without a port where the protocol has none
 }
@@ -256,5 +255,5 @@ type Plan struct {
 	NoRoute4, NoRoute6 bool
 }
 
-// Policy is that of a phase.
-func (p *Plan) Policy(phase policy.Phase) policy.Policy { return p.Policies.phases[phase] }
+// Policy is what a phase lets through, see [policy.Policy.InForce].
+func (p *Plan) Policy(phase policy.Phase) policy.Policy { return p.Policies.phases[phase].InForce() }

@@ -19,6 +19,9 @@ func (r *Ruleset) Explain(d Decision, host string, port uint16) string {
 	rule := r.Target(d.Rule).String()
 	switch d.Reason {
 	case PublicMode:
+		if r.observed != nil {
+			return a.text + " is allowed: the policy only observes"
+		}
 		return a.text + " is allowed: the mode is public"
 	case NotDenied:
 		return a.text + " is allowed: no denied target matches it"

@@ -41,6 +41,8 @@ type Options struct {
 type Ruleset struct {
 	mode    policy.Mode
 	options Options
+	// observed is what the policy says that is only watched for; nil elsewhere.
+	observed *Ruleset
 
 	addresses        *addresses
 	wildcards, hosts index      // wildcards by what follows the "*."
@@ -55,7 +57,23 @@ type Ruleset struct {
 // The Ruleset keeps of p only the targets that are addresses or networks. Compile gives an error and no Ruleset for
 // an unknown mode, targets in a mode that has none, targets and options that are not in normal form, and more than
 // 2^31-1 targets or 4 GiB of names.
+//
+// A policy that only observes gives the rules of public. What it says itself is in [Ruleset.Observed].
 func Compile(p policy.Policy, o Options) (*Ruleset, error) {
+	if !p.Options.Observe {
+		return compileAlone(p, o)
+	}
+	r, err := compileAlone(p.InForce(), o)
+	if err == nil {
+		r.observed, err = compileAlone(p, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func compileAlone(p policy.Policy, o Options) (*Ruleset, error) {
 	switch p.Mode {
 	case policy.Allowlist, policy.Denylist:
 	case policy.NoNetwork, policy.Public:
@@ -146,6 +164,9 @@ func (r *Ruleset) addZones(zones []string) error {
 
 // Mode returns the mode of the policy.
 func (r *Ruleset) Mode() policy.Mode { return r.mode }
+
+// Observed returns what a policy says that only observes, nil for others.
+func (r *Ruleset) Observed() *Ruleset { return r.observed }
 
 // HasNameRules reports whether any target is a host name or wildcard.
 func (r *Ruleset) HasNameRules() bool { return r.hosts.hosts+r.wildcards.hosts > 0 }

@@ -66,6 +66,9 @@ func (p Policy) appendMeaning(b []byte) []byte {
 		b = append(b, `"inbound":"`+p.Options.Inbound.String()+`",`...)
 	}
 	b = append(b, `"network_mode":"`+p.Mode.String()+`"`...)
+	if p.Options.Observe {
+		b = append(b, `,"observe":true`...)
+	}
 	if p.Mode.hasTargets() {
 		b = append(b, `,"targets":[`...)
 		b = appendTargets(b, judged(p.Targets, p.Mode))

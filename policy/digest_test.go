@@ -36,6 +36,7 @@ func TestDigestEqualMeaning(t *testing.T) {
 		{"families", allow(`"0.0.0.0/0"`), allow(`"::/0"`), false},
 		{"covered", allow(`"10.0.0.0/8"`), allow(`"10.0.0.0/8","10.0.0.1"`), false},
 		{"inbound", `"public"`, `{"network_mode":"public","inbound":"host"}`, false},
+		{"observe", `"no-network"`, `{"network_mode":"no-network","observe":true}`, false},
 		{"ech", `"public"`, `{"network_mode":"public","ech":"keep"}`, false},
 		{"names", `"public"`, `{"network_mode":"public","dns_unique_names":1}`, false},
 	} {

@@ -12,13 +12,13 @@ const (
 )
 
 // Notice returns what an agent that runs under p is told, byte for byte as AgentCompass 1.0.1 says it, without a
-// newline at its end. Public gives "".
+// newline at its end. Public gives "", and so does a policy that only observes: what it does not refuse should be tried.
 //
 // The text of a denylist promises no more than that the targets are blocked; [Warnings] says what that leaves open.
 func Notice(p Policy) string {
 	var b strings.Builder
 	b.WriteString(noticeHead)
-	switch p.Mode {
+	switch p.InForce().Mode {
 	case Public:
 		return ""
 	case Allowlist:

@@ -20,4 +20,14 @@ type Options struct {
 	// DNSUniqueNames ("dns_unique_names") is the number of different names under wildcard targets that a phase
 	// may look up; 0 is no limit. Further names are refused.
 	DNSUniqueNames int
+	// Observe ("observe": true) refuses nothing but what no policy opens, and records what would have been refused.
+	Observe bool
+}
+
+// InForce is what p lets through: p itself, or public where it only observes.
+func (p Policy) InForce() Policy {
+	if !p.Options.Observe {
+		return p
+	}
+	return Policy{Mode: Public, Options: p.Options}
 }

@@ -113,7 +113,7 @@ func (d Document) phases(err error) (Phases, error) {
 
 // Fields of a document.
 var (
-	policyFields = []string{"network_mode", "allowed_hosts", "denied_hosts", "inbound", "ech", "dns_unique_names"}
+	policyFields = []string{"network_mode", "allowed_hosts", "denied_hosts", "inbound", "ech", "dns_unique_names", "observe"}
 	phaseFields  = []string{Baseline: "baseline_network_policy", Run: "run_network_policy", Evaluation: "evaluation_network_policy"}
 	olderFields  = []string{Baseline: "network_policy", Run: "run_network_policy", Evaluation: "verifier_network_policy"}
 	targetFields = []string{"host", "port"}

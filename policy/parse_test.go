@@ -39,6 +39,9 @@ func TestParsePolicy(t *testing.T) {
 		{"yaml-document-marks", "---\npublic\n...\n", Policy{Mode: Public}},
 		{"options", `{"network_mode": "public", "inbound": "none", "ech": "keep", "dns_unique_names": 7}`,
 			Policy{Mode: Public, Options: Options{Inbound: InboundNone, KeepECH: true, DNSUniqueNames: 7}}},
+		{"observe", `{"network_mode": "allowlist", "allowed_hosts": ["a.test"], "observe": true}`,
+			Policy{Mode: Allowlist, Targets: []Target{{Host: "a.test", Kind: Hostname}}, Options: Options{Observe: true}}},
+		{"observe-nothing", `{"network_mode": "no-network", "observe": false}`, Policy{}},
 		{"default-options", `{"network_mode": "public", "inbound": "all", "ech": "strip"}`, Policy{Mode: Public}},
 		{"inbound-host", "network_mode: allowlist\nallowed_hosts: [ok.test]\ninbound: host", okAllow(Options{Inbound: InboundHost}, "ok.test")},
 	} {
@@ -92,7 +95,7 @@ func TestParseTells(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	const (
 		modes  = `write "no-network", "public", "allowlist" or "denylist"`
-		fields = "network_mode, allowed_hosts, denied_hosts, inbound, ech, dns_unique_names"
+		fields = "network_mode, allowed_hosts, denied_hosts, inbound, ech, dns_unique_names, observe"
 		phases = "baseline_network_policy, run_network_policy, evaluation_network_policy"
 		older  = "network_policy, run_network_policy, verifier_network_policy"
 		aList  = `write a list of targets, as in ["api.example.com"]`
@@ -212,6 +215,8 @@ func TestParseErrors(t *testing.T) {
 
 		{"", `{"network_mode":"public","inbound":"some"}`, `/inbound: "some": is not a known value of inbound; write "all", "host" or "none"`},
 		{"", `{"network_mode":"public","inbound":false}`, `/inbound: false: is not a string; write "all", "host" or "none"`},
+		{"", `{"network_mode":"public","observe":"true"}`, `/observe: "true": is neither true nor false; write true, or leave it out`},
+		{"", `{"network_mode":"public","observe":1}`, `/observe: 1: is neither true nor false; write true, or leave it out`},
 		{"", `{"network_mode":"public","ech":"Keep"}`, `/ech: "Keep": is not a known value of ech; write "keep"`},
 		{"", `{"network_mode":"public","dns_unique_names":0}`, "/dns_unique_names: 0: is not a number of names; write 1 to 1000000 in plain digits, or leave it out for no limit"},
 		{"", `{"network_mode":"public","dns_unique_names":1e3}`, "/dns_unique_names: 1e3: is not a number of names; write 1 to 1000000 in plain digits, or leave it out for no limit"},

@@ -31,6 +31,9 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 			b = append(b, `,"dns_unique_names":`...)
 			b = strconv.AppendInt(b, int64(o.DNSUniqueNames), 10)
 		}
+		if o.Observe {
+			b = append(b, `,"observe":true`...)
+		}
 	}
 	return append(b, '}'), nil
 }

@@ -114,7 +114,7 @@ func (w *walker) policy(at jsontext.Pointer, n *node) (Policy, place) {
 
 func (w *walker) policyObject(at jsontext.Pointer, n *node) (Policy, place) {
 	f := w.fields(at, n, policyFields)
-	p := Policy{Options: w.options(at, f[3], f[4], f[5])}
+	p := Policy{Options: w.options(at, f[3], f[4], f[5], f[6])}
 	if f[0] == nil {
 		w.errs.add(at, &Error{Text: n.show(), Problem: "has no network_mode", Repair: "add one of " + oneOf(modeWords)})
 		return p, place{}
@@ -159,7 +159,7 @@ func strayRepair(mode, list Mode) string {
 	return fmt.Sprintf("remove it, or write the mode %s", list)
 }
 
-func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames *node) (o Options) {
+func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames, observe *node) (o Options) {
 	if inbound != nil {
 		o.Inbound, _ = readWord[Inbound](w, at.AppendToken("inbound"), inbound, "value of inbound", inboundWords)
 	}
@@ -174,6 +174,12 @@ func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames *node) (
 				Repair: fmt.Sprintf("write 1 to %d in plain digits, or leave it out for no limit", maxDNSUniqueNames)})
 		}
 		o.DNSUniqueNames = number
+	}
+	if observe != nil {
+		if observe.kind != boolNode {
+			w.errs.add(at.AppendToken("observe"), &Error{Text: observe.show(), Problem: "is neither true nor false", Repair: "write true, or leave it out"})
+		}
+		o.Observe = observe.kind == boolNode && observe.text == "true"
 	}
 	return o
 }

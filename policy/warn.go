@@ -116,6 +116,11 @@ func (c *checker) warn(text, problem, advice string) {
 }
 
 func (c *checker) checkPolicy() {
+	if c.policy.Options.Observe {
+		c.at = pointer("observe")
+		c.warn("true", "refuses nothing but what no policy opens: everything else is let through, and recorded",
+			"remove it when sluice suggest has made the policy, or where the workload is not trusted")
+	}
 	if c.policy.Mode == Denylist {
 		c.at = pointer("network_mode")
 		c.warn(strconv.Quote(Denylist.String()),

@@ -38,11 +38,13 @@ func (r *rules) explain(d matcher.Decision, reason matcher.Reason, e endpoint) s
 }
 
 // ruleText is the target that decided, as a policy writes it; "" if none did.
-func (r *rules) ruleText(id matcher.RuleID) string {
-	if id == matcher.NoRule || r.set == nil {
+func (r *rules) ruleText(id matcher.RuleID) string { return ruleText(r.set, id) }
+
+func ruleText(set *matcher.Ruleset, id matcher.RuleID) string {
+	if id == matcher.NoRule || set == nil {
 		return ""
 	}
-	return r.set.Target(id).String()
+	return set.Target(id).String()
 }
 
 // kinds are the error types of RFC 9209 for the proxy's own reasons.

@@ -12,7 +12,7 @@ import (
 // rules are what a session judges by, from one switch to the next. They are immutable.
 type rules struct {
 	set        *matcher.Ruleset
-	policy     policy.Policy
+	policy     policy.Policy // as it is in force
 	phase      policy.Phase
 	generation uint64
 	digest     policy.Digest

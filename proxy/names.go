@@ -102,15 +102,21 @@ func (s *Session) observe(e *dns.Event) {
 	if e.Decision.Verdict == matcher.Refuse {
 		o = refused
 	}
-	s.tally.queries.at(queryKey{r.phase, o, e.Decision.Reason}).Add(1)
+	reason, rule := e.Decision.Reason, r.ruleText(e.Decision.Rule)
+	if watched := r.set.Observed(); o == allowed && watched != nil {
+		if d := watched.Query(e.Name()); d.Verdict == matcher.Refuse {
+			o, reason, rule = observed, d.Reason, ruleText(watched, d.Rule)
+		}
+	}
+	s.tally.queries.at(queryKey{r.phase, o, reason}).Add(1)
 	if o == allowed || s.server.config.Audit == nil && !s.server.events.Active() {
 		return
 	}
 	now, about := time.Now(), s.about()
 	s.server.write(&audit.Record{
 		Time: now, Container: about.name, ContainerID: about.id, Phase: r.phase.String(), Generation: e.Generation,
-		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(e.Decision.Reason),
-		Rule: r.ruleText(e.Decision.Rule), Decision: refusal.NewDecisionID(),
+		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(reason),
+		Rule: rule, Decision: refusal.NewDecisionID(),
 		Took: e.Latency,
 	})
 }

@@ -10,6 +10,8 @@ const (
 	refused outcome = "refuse"
 	failed  outcome = "error" // allowed, but it could not be done
 	cutOff  outcome = "cut"   // was allowed, and is no more
+	// observed was allowed, by a policy that would refuse it and only observes.
+	observed outcome = "observed"
 )
 
 // protocol is what a client spoke, as far as it was seen.

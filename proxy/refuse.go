@@ -150,6 +150,10 @@ func (s *Session) report(r *report) {
 	if s.hidden {
 		return
 	}
+	rule := r.rules.ruleText(r.rule)
+	if r.outcome == allowed {
+		rule = r.observe(rule)
+	}
 	s.tally.connections.at(connectionKey{r.rules.phase, r.protocol, r.outcome, r.reason}).Add(1)
 	if r.outcome == cutOff {
 		s.tally.cut.Add(1)
@@ -161,7 +165,7 @@ func (s *Session) report(r *report) {
 	s.server.write(&audit.Record{
 		Time: r.now, Container: about.name, ContainerID: about.id, Phase: r.rules.phase.String(),
 		Generation: r.rules.generation, Protocol: string(r.protocol), Target: r.target.host, Port: r.target.port,
-		Address: r.address, Verdict: string(r.outcome), Reason: string(r.reason), Rule: r.rules.ruleText(r.rule), Decision: r.decision,
+		Address: r.address, Verdict: string(r.outcome), Reason: string(r.reason), Rule: rule, Decision: r.decision,
 		BytesIn: r.in, BytesOut: r.out, Took: r.now.Sub(r.began),
 	})
 }

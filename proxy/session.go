@@ -117,7 +117,7 @@ func (s *Session) label() string { return cmp.Or(s.about().name, s.id) }
 
 func (s *Session) makeRules(from staged, phase policy.Phase, generation uint64, blocked matcher.Reason) *rules {
 	r := &rules{
-		set: from.set, policy: from.policy, digest: from.digest, phase: phase, generation: generation, blocked: blocked,
+		set: from.set, policy: from.policy.InForce(), digest: from.digest, phase: phase, generation: generation, blocked: blocked,
 		sent:     s.tally.bytes.at(bytesKey{phase, false}),
 		received: s.tally.bytes.at(bytesKey{phase, true}),
 	}
@@ -184,7 +184,7 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 				return control.Receipt{}, control.InvalidError(err)
 			}
 		}
-		next[phase] = staged{p, set, digest, newDeniedHosts(p)}
+		next[phase] = staged{p, set, digest, newDeniedHosts(p.InForce())}
 	}
 	phase := now.phase
 	if change.Phase != nil {

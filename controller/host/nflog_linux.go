@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/controller"
+	"sluice/dockernet/gate"
 	"sluice/proxy/poll"
 )
 
@@ -266,5 +267,6 @@ func (l *logged) refused() controller.Refused {
 	if protocol == "" {
 		protocol = strconv.Itoa(int(p.protocol))
 	}
-	return controller.Refused{Time: time.Now(), By: strings.TrimPrefix(l.prefix, "sluice "), Protocol: protocol, Destination: p.destination}
+	by, observed := strings.CutSuffix(strings.TrimPrefix(l.prefix, "sluice "), " "+gate.Observed)
+	return controller.Refused{Time: time.Now(), By: by, Observed: observed, Protocol: protocol, Destination: p.destination}
 }

@@ -23,6 +23,8 @@ const (
 	Refused = "refuse"
 	Failed  = "error"
 	Cut     = "cut"
+	// Observed was allowed because the policy only observes, which would refuse it.
+	Observed = "observed"
 )
 
 // Attempt is what was tried, as often as it was tried in the same way with the same end.
@@ -54,9 +56,10 @@ func (a Attempt) Where() string {
 	return net.JoinHostPort(a.Target, strconv.Itoa(int(a.Port)))
 }
 
-// Missing is the target that a policy would need for a refused attempt to succeed; "" where no target helps.
+// Missing is the target that a policy would need for a refused attempt to succeed, or an observed one; "" where no target
+// helps.
 func (a Attempt) Missing() string {
-	if a.Verdict != Refused {
+	if a.Verdict != Refused && a.Verdict != Observed {
 		return ""
 	}
 	switch a.Reason {
@@ -119,7 +122,7 @@ func (s *Summary) Add(e *control.Event) {
 	}
 	s.count++
 	switch e.Verdict {
-	case Allowed:
+	case Allowed, Observed:
 		t.Allowed++
 	case Failed:
 		t.Failed++

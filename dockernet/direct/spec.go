@@ -83,11 +83,11 @@ func (s *Spec) Check() error {
 // Plain reports whether a is an address that packets have: no zone, and IPv4 in its own form.
 func Plain(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
 
-// HasNames reports whether any staged phase has a rule by name. Then TCP goes through the proxy in public and denylist
+// HasNames reports whether any staged phase has a rule by name, or observes which names there are. Then TCP goes through the proxy in public and denylist
 // phases too, which records names, so that a later phase can judge the connections that are there.
 func (s *Spec) HasNames() bool {
 	for i := range s.Phases {
-		if s.Phases[i].Rules.HasNameRules() {
+		if r := s.Phases[i].Rules; r.HasNameRules() || r.Observed() != nil {
 			return true
 		}
 	}

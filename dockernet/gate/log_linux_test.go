@@ -10,6 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice/matcher"
 	"sluice/policy"
 )
 
@@ -51,10 +52,16 @@ func (l *lab) subscribe(t *testing.T, group uint16) *netlink.Conn {
 	return c
 }
 
-// What is refused is told by NFLOG in the namespace: who has refused it, and the packet.
+// What is refused is told by NFLOG in the namespace: who has refused it, and the packet. So is what goes straight in a
+// phase that only observes.
 func TestRefusalsAreLogged(t *testing.T) {
 	l := newLab(t, false)
 	s := l.spec(t, l.listen(t), phaseOf(t, "no-network"), phaseOf(t, "allowlist", "192.0.2.10"))
+	observing, err := matcher.Compile(policy.Policy{Options: policy.Options{Observe: true}}, matcher.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Phases[policy.Evaluation].Rules = observing
 	s.LogGroup = 42
 	if err := l.gate.Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
@@ -69,11 +76,14 @@ func TestRefusalsAreLogged(t *testing.T) {
 		{policy.Baseline, "tcp", "[2001:db8:2::10]:81", "sluice baseline"},
 		{policy.Run, "udp", "192.0.2.40:82", "sluice run"},
 		{policy.Run, "ping", "127.0.0.11", "sluice gate"},
+		{policy.Evaluation, "udp", "192.0.2.40:83", "sluice evaluation observed"},
+		{policy.Evaluation, "udp", "[2001:db8:2::10]:84", "sluice evaluation observed"},
+		{policy.Evaluation, "udp", "169.254.169.254:85", "sluice gate"},
 	} {
 		if err := l.gate.Switch(tt.phase); err != nil {
 			t.Fatal(err)
 		}
-		if got := l.probe(t, tt.protocol, tt.to); got != "refused" {
+		if got := l.probe(t, tt.protocol, tt.to); (got == "refused") == strings.HasSuffix(tt.prefix, Observed) {
 			t.Fatalf("%s to %s: got %s", tt.protocol, tt.to, got)
 		}
 		messages, err := log.Receive()

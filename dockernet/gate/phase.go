@@ -9,16 +9,24 @@ import (
 	"sluice/policy"
 )
 
+// Observed ends the prefix of messages about packets that a phase lets through and only watches.
+const Observed = "observed"
+
 // phase makes the chains of a phase: the filter's, that of new connections, and that of what comes in.
 func (b *builder) phase(r ref) {
 	n := r.phase
-	refused := nft.Goto(b.name(n.String(), "refuse"))
+	refused, let := nft.Goto(b.name(n.String(), "refuse")), nft.Return
+	if b.Phases[n].Rules.Observed() != nil {
+		let = nft.Goto(b.name(n.String(), "observed"))
+		b.chain(nft.AnyKind, let.Chain(), nft.Rule{fresh, nft.Limit{Rate: logRate, Burst: logBurst},
+			nft.Log{Prefix: tableID.Name + " " + n.String() + " " + Observed, Group: b.LogGroup, Snaplen: logBytes}}, nft.Rule{nft.Return})
+	}
 	b.chain(nft.AnyKind, refused.Chain(), b.account(hushChain, refusedCounter(n), n.String(), nft.Goto(rejectChain))...)
 	for _, f := range b.families() {
 		rules, chains := b.plan.Judge(n, f, direct.Outcomes{
 			Refuse: refused,
 			Let: func(tests ...nft.Part) nft.Rule {
-				return append(slices.Clone(tests), nft.Count{Counter: directCounter(n)}, nft.Return)
+				return append(slices.Clone(tests), nft.Count{Counter: directCounter(n)}, let)
 			},
 			// A first segment is here only if it could not be redirected.
 			Redirected: []nft.Part{nft.Is(nft.CTState, nft.AnyOf{"new", "untracked"}), refused},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"sluice/controller/tally"
 	"sluice/matcher"
 	"sluice/policy"
 )
@@ -13,7 +14,7 @@ import (
 // SuggestOptions say what a suggestion is made of.
 type SuggestOptions struct {
 	Phase string
-	// Refused takes what was refused in too, else only what was allowed.
+	// Refused takes what was refused in too, else only what was allowed, or observed.
 	Refused bool
 	// Wildcards are domains of which all names below become one target "*.domain" a port.
 	Wildcards []string
@@ -61,6 +62,9 @@ func Suggest(phases []Phase, o SuggestOptions) (Suggestion, error) {
 			case a.Verdict == Refused && a.Missing() == "":
 				note("%s is left out: it was refused for another reason than its absence (%s)", a.Where(), a.Reason)
 				continue
+			case a.Verdict == tally.Observed && a.Missing() == "" && (a.Reason == string(matcher.NameRule) || a.Reason == string(matcher.AddressRule)):
+				note("%s is left out: the policy that was observed denies it (%s)", a.Where(), a.Rule)
+				continue
 			case a.IsLookUp():
 				lookUps = append(lookUps, a.Target)
 				continue
@@ -73,17 +77,24 @@ func Suggest(phases []Phase, o SuggestOptions) (Suggestion, error) {
 			targets[widen(t, domains)] = true
 		}
 	}
+	known := map[string]bool{}
+	for t := range targets {
+		known[t.Host] = true
+	}
+	var only []string
 	for _, name := range lookUps {
 		t, err := policy.ParseTarget(name)
 		if err != nil {
 			note("%q is left out: no policy can name it", name)
 			continue
 		}
-		t = widen(t, domains)
-		if !slices.ContainsFunc(keys(targets), func(other policy.Target) bool { return other.Host == t.Host }) {
-			note("%s was only looked up, so its port is not known: add the one that is meant", t.Host)
-			targets[t] = true
+		if host := widen(t, domains).Host; !known[host] {
+			known[host] = true
+			only = append(only, host)
 		}
+	}
+	if len(only) > 0 { // without a port it would be more than was tried
+		note("only looked up, so left out, for their ports are not known: %s; add those that are meant, with their ports", list(only))
 	}
 	if len(targets) == 0 {
 		return s, nil
@@ -120,6 +131,7 @@ type Change struct {
 
 // Compare says what would change if the suggestion took the place of a present policy.
 func (s Suggestion) Compare(present policy.Policy) ([]Change, error) {
+	present.Options.Observe = false // what it says itself, not that it refuses nothing
 	rules, err := matcher.Compile(present, matcher.Options{})
 	if err != nil {
 		return nil, err
