@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,18 +94,7 @@ func unpackDebian(ctx context.Context, work, made, image, source string) error {
 	if err := os.WriteFile(in("sources.list"), []byte(source), 0o644); err != nil {
 		return err
 	}
-	// The packages that apt takes for installed are those of the image, and some more.
 	if err := command(ctx, "tar", "--extract", "--file", image, "--directory", work, "./var/lib/dpkg/status"); err != nil {
-		return err
-	}
-	status, err := os.OpenFile(in("var/lib/dpkg/status"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	for _, name := range assumed {
-		fmt.Fprintf(status, "\nPackage: %s\nStatus: install ok installed\nArchitecture: %s\nVersion: 999\nMaintainer: none\nDescription: none\n", name, runtime.GOARCH)
-	}
-	if err := status.Close(); err != nil {
 		return err
 	}
 	options := []string{"-qq"}
@@ -115,6 +106,9 @@ func unpackDebian(ctx context.Context, work, made, image, source string) error {
 		options = append(options, "--option", o)
 	}
 	if err := command(ctx, "apt-get", append(options, "update")...); err != nil {
+		return err
+	}
+	if err := assume(ctx, in("var/lib/dpkg/status"), options); err != nil {
 		return err
 	}
 	fetch := append(options, "--yes", "--no-install-recommends", "--download-only", "install")
@@ -131,6 +125,28 @@ func unpackDebian(ctx context.Context, work, made, image, source string) error {
 		}
 	}
 	return makeRelative(made)
+}
+
+// assume adds the assumed packages to what apt takes for installed, each as the version that it would install.
+func assume(ctx context.Context, status string, options []string) error {
+	show := append(append([]string{}, options...), "--no-all-versions", "show")
+	known, err := exec.CommandContext(ctx, "apt-cache", append(show, assumed...)...).Output()
+	if err != nil {
+		return fmt.Errorf("apt-cache show %s: %w", strings.Join(assumed, " "), err)
+	}
+	file, err := os.OpenFile(status, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(known)) {
+		switch key, value, _ := strings.Cut(strings.TrimRight(line, "\n"), ": "); key {
+		case "Package":
+			fmt.Fprintf(file, "\nPackage: %s\nStatus: install ok installed\nArchitecture: %s\nMaintainer: none\nDescription: none\n", value, runtime.GOARCH)
+		case "Version":
+			fmt.Fprintf(file, "Version: %s\n", value)
+		}
+	}
+	return file.Close()
 }
 
 // makeRelative lets links point to where the files are when dir is not the root.
