@@ -36,7 +36,7 @@ func TestConvert(t *testing.T) {
 		o                Options
 		want, err        string
 	}{
-		{"harbor-nothing", "harbor", "[metadata]\nauthor = 'x'\n", Options{}, "public | public | public", ""},
+		{"harbor-nothing", "harbor", "[metadata]\nauthor = 'x'\nneeds_network = true\n", Options{}, "public | public | public", ""},
 		{"harbor-inherits", "harbor", "[environment]\nnetwork_mode = 'no-network'\n[agent]\ntimeout_sec = 5\n", Options{}, "no-network | no-network | no-network", ""},
 		{"harbor-own", "harbor", "[environment]\nnetwork_mode = 'public'\n[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['PyPI.org', '*.a.test', '10.0.0.0/8']\n[verifier]\nnetwork_mode = 'no-network'\n",
 			Options{}, "public | allowlist *.a.test 10.0.0.0/8 pypi.org | no-network", ""},
@@ -52,9 +52,11 @@ func TestConvert(t *testing.T) {
 		{"harbor-agent-internet", "harbor", "[agent]\nallow_internet = true\n", Options{}, "", "[agent] has allow_internet, which belongs to [environment]"},
 		{"harbor-verifier-environment", "harbor", "[verifier.environment]\nnetwork_mode='public'\n", Options{}, "", "[verifier.environment] has a network of its own"},
 		{"harbor-steps", "harbor", "[[steps]]\nname='a'\n[[steps]]\n[steps.agent]\nnetwork_mode='public'\n", Options{}, "", "step 2 has a network of its own"},
+		{"harbor-misspelt", "harbor", "[environment]\nnetwork_modes = 'no-network'\n", Options{}, "", "environment.network_modes is not read"},
+		{"harbor-elsewhere", "harbor", "[environment.docker]\nallow_internet = false\n", Options{}, "", "environment.docker.allow_internet is not read"},
 		{"harbor-toml", "harbor", "[agent\n", Options{}, "", "is not valid TOML"},
 
-		{"e2b-open", "e2b", `{"template": "base"}`, Options{}, "public", ""},
+		{"e2b-open", "e2b", `{"template": "base", "metadata": {"network": "x"}}`, Options{}, "public", ""},
 		{"e2b-closed", "e2b", `{"allow_internet_access": false}`, Options{}, "no-network", ""},
 		{"e2b-allow", "e2b", `{"network": {"denyOut": ["0.0.0.0/0"], "allowOut": ["api.test", "*.b.test", "1.1.1.1", "8.8.8.0/24"]}}`, Options{},
 			"allowlist *.b.test:80 *.b.test:443 1.1.1.1 8.8.8.0/24 api.test:80 api.test:443", ""},
@@ -66,6 +68,11 @@ func TestConvert(t *testing.T) {
 		{"e2b-both", "e2b", `{"allow_out": ["1.1.1.1"], "allowOut": ["2.2.2.2"], "deny_out": ["0.0.0.0/0"]}`, Options{}, "", "allow_out and allowOut: keep one of them"},
 		{"e2b-access", "e2b", `{"allow_internet_access": "no"}`, Options{}, "", "allow_internet_access is neither true nor false"},
 		{"e2b-list", "e2b", `{"allow_out": "1.1.1.1", "deny_out": ["0.0.0.0/0"]}`, Options{}, "", "allow_out is not a list"},
+
+		{"e2b-network-text", "e2b", `{"network": "closed"}`, Options{}, "", "network is not an object"},
+		{"e2b-network-misspelt", "e2b", `{"network": {"denyouts": ["0.0.0.0/0"]}}`, Options{}, "", "network/denyouts is not known"},
+		{"e2b-hidden", "e2b", `{"sandbox": {"network": {"deny_out": ["0.0.0.0/0"]}}}`, Options{}, "", "sandbox/network is not where E2B looks for it"},
+		{"e2b-hidden-list", "e2b", `{"boxes": [{"a": 1}, {"allowInternetAccess": false}]}`, Options{}, "", "boxes/1/allowInternetAccess is not where E2B looks for it"},
 
 		{"inspect-nothing", "inspect", "services: {default: {image: a}}\n", Options{}, "no-network", ""},
 		{"inspect-lists", "inspect", "allowDomains: [pypi.org, files.pythonhosted.org]\nallowCIDR: [8.8.8.8/32]\n", Options{}, "allowlist 8.8.8.8/32 files.pythonhosted.org pypi.org", ""},
@@ -86,6 +93,8 @@ func TestConvert(t *testing.T) {
 		{"squid-conf", "squid", "http_access allow ok\n", Options{}, "", `"http_access"`},
 		{"squid-file", "squid", "acl ok dstdomain \"/etc/squid/ok\"\n", Options{}, "", "names another file: import that one"},
 		{"squid-range", "squid", "acl ok dst 10.0.0.1-10.0.0.9\n", Options{}, "", "is a range of addresses: write networks"},
+		{"squid-all", "squid", "acl bad dst all\n", Options{Deny: true}, "", `"all" stands for many addresses in Squid`},
+		{"squid-ipv6", "squid", "acl bad dst 10.0.0.1 ipv6\n", Options{Deny: true}, "", `"ipv6" stands for many addresses in Squid`},
 		{"squid-port", "squid", "a.test:443\n", Options{}, "", "is not how Squid names a destination"},
 		{"squid-url", "squid", "http://a.test/\n", Options{}, "", "is a URL"},
 		{"squid-empty", "squid", "# nothing\n", Options{}, "", "holds no destination"},

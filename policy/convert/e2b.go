@@ -1,7 +1,9 @@
 package convert
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"sluice/policy"
@@ -17,7 +19,25 @@ func e2b(data []byte, _ Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if inner, ok := v["network"].(map[string]any); ok {
+	inner, ok := v["network"].(map[string]any)
+	if !ok && v["network"] != nil {
+		return Result{}, errors.New("network is not an object")
+	}
+	delete(v, "network")
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if name == "metadata" || name == "envs" { // are the user's own
+			continue
+		}
+		if at := e2bHidden(name, v[name]); at != "" {
+			return Result{}, fmt.Errorf("%s is not where E2B looks for it: give this part alone, or the sandbox that it is about", at)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(inner)) {
+		if !slices.Contains(e2bNames, name) {
+			return Result{}, fmt.Errorf("network/%s is not known: write allow_out and deny_out, and leave out what is about connections into the sandbox", name)
+		}
+	}
+	if ok {
 		for name, value := range inner {
 			if _, twice := v[name]; twice {
 				return Result{}, fmt.Errorf("%s stands in network and beside it", name)
@@ -61,6 +81,32 @@ func e2b(data []byte, _ Options) (Result, error) {
 	}
 	r.Policy, err = list(policy.Denylist, deny)
 	return r, err
+}
+
+// e2bNames are the settings that say what may be reached.
+var e2bNames = []string{"allow_out", "allowOut", "deny_out", "denyOut", "allow_internet_access", "allowInternetAccess"}
+
+// e2bHidden returns where below a value one of them stands, which would go unread there; "" if none does.
+func e2bHidden(at string, v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			below := at + "/" + name
+			if name == "network" || slices.Contains(e2bNames, name) {
+				return below
+			}
+			if found := e2bHidden(below, v[name]); found != "" {
+				return found
+			}
+		}
+	case []any:
+		for i := range v {
+			if found := e2bHidden(fmt.Sprint(at, "/", i), v[i]); found != "" {
+				return found
+			}
+		}
+	}
+	return ""
 }
 
 // e2bAllowlist allows names on the two ports on which E2B judges them.

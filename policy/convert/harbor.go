@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"regexp"
 
 	"github.com/BurntSushi/toml"
 
@@ -19,6 +20,9 @@ func (n harborNetwork) silent() bool {
 	return n.Mode == nil && n.Hosts == nil && n.AllowInternet == nil
 }
 
+// harborUnread are names of settings that nobody may overlook: what they restrict would be open.
+var harborUnread = regexp.MustCompile(`(?i)network|internet|allowed?_?host`)
+
 // harbor reads a task.toml of Harbor 0.25.0 and of Terminal-Bench 2: environment is the baseline, agent the run,
 // verifier the evaluation. A section that says nothing has the environment's network.
 func harbor(data []byte, _ Options) (Result, error) {
@@ -34,8 +38,14 @@ func harbor(data []byte, _ Options) (Result, error) {
 			Verifier harborNetwork `toml:"verifier"`
 		} `toml:"steps"`
 	}
-	if err := toml.Unmarshal(data, &task); err != nil {
+	known, err := toml.Decode(string(data), &task)
+	if err != nil {
 		return Result{}, fmt.Errorf("is not valid TOML: %w", err)
+	}
+	for _, key := range known.Undecoded() {
+		if name := key[len(key)-1]; key[0] != "metadata" && harborUnread.MatchString(name) {
+			return Result{}, fmt.Errorf("%s is not read, though it seems to be about the network: write network_mode and allowed_hosts in [environment], [agent] or [verifier], or take it out", key)
+		}
 	}
 	if e := task.Verifier.Environment; e != nil && !e.silent() {
 		return Result{}, fmt.Errorf("[verifier.environment] has a network of its own, which no phase of ours stands for: write the policies yourself")

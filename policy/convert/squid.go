@@ -62,6 +62,9 @@ func squid(data []byte, o Options) (Result, error) {
 	return r, err
 }
 
+// squidWords are what Squid reads as addresses where it expects some.
+var squidWords = []string{"all", "ipv4", "ipv6", "none"}
+
 func squidEntry(kind, w string) ([]string, error) {
 	domain, dotted := strings.CutPrefix(w, ".")
 	switch {
@@ -72,6 +75,8 @@ func squidEntry(kind, w string) ([]string, error) {
 		return nil, fmt.Errorf("the option %q changes what is matched: take it out", w)
 	case strings.HasPrefix(w, `"`):
 		return nil, fmt.Errorf("%s names another file: import that one", w)
+	case kind == "dst" && slices.Contains(squidWords, w):
+		return nil, fmt.Errorf("%q stands for many addresses in Squid, and would be a host name here: write networks", w)
 	case kind == "dst" && strings.Contains(w, "-"):
 		return nil, fmt.Errorf("%q is a range of addresses: write networks", w)
 	}
