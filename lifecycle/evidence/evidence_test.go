@@ -46,6 +46,9 @@ func TestChain(t *testing.T) {
 		"swapped":   join(lines[0], lines[2], lines[1]),
 		"plain":     []byte(`{"phase":"run","verdict":"allow"}`),
 		"no-json":   []byte("x"),
+		"empty":     nil,
+		"blank":     []byte("\n\n"),
+		"two-tasks": join(file, file),
 	} {
 		if head, err := Check(bytes.NewReader(changed)); err == nil {
 			t.Errorf("%s: accepted with the head %s", name, head)

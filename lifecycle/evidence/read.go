@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -124,7 +125,7 @@ func (c *Chain) write(v any) error {
 }
 
 // Check reports whether the lines of an audit file are a chain, and returns its head. The heads, if any, are what others
-// have kept of it, in their order: each has to be the digest of a line.
+// have kept of it, in their order: each has to be the digest of a line. A file without a line is none.
 func Check(r io.Reader, heads ...string) (head string, err error) {
 	heads = slices.Compact(heads)
 	known := len(heads)
@@ -151,6 +152,9 @@ func Check(r io.Reader, heads ...string) (head string, err error) {
 		}
 		head = Digest(line.text)
 		pass()
+	}
+	if head == "" {
+		return "", errors.New("it has no line: write it with sluice task --audit")
 	}
 	if len(heads) > 0 {
 		return head, fmt.Errorf("%d of %d digests that were kept are of no line of it, %s first: another file, or one that was written anew", len(heads), known, heads[0])

@@ -74,6 +74,10 @@ func Suggest(phases []Phase, o SuggestOptions) (Suggestion, error) {
 				note("%q is left out: no policy can name it", a.Where())
 				continue
 			}
+			if t.Port == 0 {
+				note("%s by %s is left out: it has no port, so every port would be open; add %[1]s if that is meant", a.Where(), a.Protocol)
+				continue
+			}
 			targets[widen(t, domains)] = true
 		}
 	}

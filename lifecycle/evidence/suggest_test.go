@@ -39,9 +39,9 @@ func TestSuggest(t *testing.T) {
 		want  string
 		notes int
 	}{
-		{"allowed", SuggestOptions{Phase: "run"}, "192.0.2.1:22 192.0.2.9 [2001:db8::1]:443 a.api.test:443 b.api.test:80", 0},
-		{"refused-too", SuggestOptions{Phase: "run", Refused: true}, "192.0.2.1:22 192.0.2.9 [2001:db8::1]:443 a.api.test:443 b.api.test:80 evil.test:443 only.test", 3},
-		{"wildcard", SuggestOptions{Phase: "run", Wildcards: []string{"API.test"}}, "*.api.test:80 *.api.test:443 192.0.2.1:22 192.0.2.9 [2001:db8::1]:443", 0},
+		{"allowed", SuggestOptions{Phase: "run"}, "192.0.2.1:22 [2001:db8::1]:443 a.api.test:443 b.api.test:80", 1},
+		{"refused-too", SuggestOptions{Phase: "run", Refused: true}, "192.0.2.1:22 [2001:db8::1]:443 a.api.test:443 b.api.test:80 evil.test:443", 4},
+		{"wildcard", SuggestOptions{Phase: "run", Wildcards: []string{"API.test"}}, "*.api.test:80 *.api.test:443 192.0.2.1:22 [2001:db8::1]:443", 1},
 		{"other-phase", SuggestOptions{Phase: "baseline"}, "baseline.test:443", 0},
 		{"nothing", SuggestOptions{Phase: "evaluation"}, "", 0},
 	} {
@@ -70,6 +70,27 @@ func TestSuggest(t *testing.T) {
 		if _, err := Suggest(phases, SuggestOptions{Wildcards: []string{w}}); err == nil {
 			t.Errorf("the wildcard %q is accepted", w)
 		}
+	}
+}
+
+// TestSuggestsNoMore checks that nothing is opened that was not tried: neither the other ports of what was only looked
+// up or pinged, nor what the policy that was observed denies.
+func TestSuggestsNoMore(t *testing.T) {
+	lines := []string{"allow tls a.test 443", "refuse tls b.test 22 port-not-listed", "allow dns-udp b.test 53", "allow icmp 192.0.2.9",
+		"observed tls denied.test 443 name-rule", "observed tcp 192.0.2.1 443 address-rule", "observed tls new.test 443 not-listed",
+		"observed tls 192.0.2.2 443 private-wildcard"}
+	for i := range 1000 { // names that carry something out
+		lines = append(lines, fmt.Sprintf("allow dns-udp x%d.evil.test 53", i))
+	}
+	s, err := Suggest(attempts(t, lines...), SuggestOptions{Phase: "run"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(s.Policy.Targets); got != "[192.0.2.2:443 a.test:443 new.test:443]" {
+		t.Errorf("got %s", got)
+	}
+	if notes := strings.Join(s.Notes, "\n"); len(s.Notes) != 4 || !strings.Contains(notes, "b.test, x0.evil.test, x1.evil.test, x2.evil.test, x3.evil.test and 996 more") {
+		t.Errorf("notes:\n%s", notes)
 	}
 }
 
