@@ -177,6 +177,8 @@ type Packets struct {
 	Never uint64
 	// Proxied are connections that were redirected to the proxy, and DNS those to the DNS filter, a packet each.
 	Proxied, DNS uint64
+	// Forged are frames that the rules outside have refused for what they are, whatever their destination.
+	Forged uint64
 }
 
 // Refused is a packet that was refused in the kernel.
