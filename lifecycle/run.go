@@ -82,7 +82,7 @@ func (r *runner) agent(ctx context.Context, env *environment) bool {
 	ended := r.command(ctx, env, RunTask)
 	if _, session := r.task.Commands[StartSession]; session {
 		cleanup, cancel := r.cleanup(ctx, CloseSession)
-		r.command(cleanup, env, CloseSession)
+		ended = r.command(cleanup, env, CloseSession) && ended // what still runs must not get the evaluation's policy
 		cancel()
 	}
 	return ended && r.collect(ctx, env)
