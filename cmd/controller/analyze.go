@@ -75,7 +75,7 @@ func (a analyzed) print(cmd *cobra.Command, joined bool) error {
 	rows := [][]string{}
 	for _, s := range a.Details {
 		for _, c := range s.Commands {
-			rows = append(rows, []string{fmt.Sprintf("  step %d", s.ID), c.Match, fmt.Sprintf("%.80q", c.Args)})
+			rows = append(rows, []string{fmt.Sprintf("  step %d", s.ID), clean(c.Match), fmt.Sprintf("%.80q", c.Args)})
 		}
 	}
 	if err := printTable(cmd, rows); err != nil || !joined {
@@ -84,10 +84,10 @@ func (a analyzed) print(cmd *cobra.Command, joined bool) error {
 	cmd.Println("\nwhat was let through in the phase run:")
 	rows = [][]string{{"  STEP", "OPERATION", "TARGET", "ALLOWED", "REFUSED", "VERDICT"}}
 	for _, u := range a.Uses {
-		rows = append(rows, []string{fmt.Sprintf("  %d", u.Step), u.Match, u.Target, fmt.Sprint(u.Allowed), fmt.Sprint(u.Refused), u.Verdict})
+		rows = append(rows, []string{fmt.Sprintf("  %d", u.Step), clean(u.Match), clean(u.Target), fmt.Sprint(u.Allowed), fmt.Sprint(u.Refused), u.Verdict})
 	}
 	for _, u := range a.Unexplained {
-		rows = append(rows, []string{"  -", "(no operation names it)", u.Target, fmt.Sprint(u.Allowed), fmt.Sprint(u.Refused), ""})
+		rows = append(rows, []string{"  -", "(no operation names it)", clean(u.Target), fmt.Sprint(u.Allowed), fmt.Sprint(u.Refused), ""})
 	}
 	return printTable(cmd, rows)
 }

@@ -47,7 +47,7 @@ stderr.`,
 			return failed(err)
 		}
 		for _, n := range r.Notes {
-			cmd.PrintErrf("sluice: note: %s\n", n)
+			cmd.PrintErrf("sluice: note: %s\n", clean(n))
 		}
 		cmd.Println(string(document))
 		return nil

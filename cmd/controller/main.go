@@ -51,10 +51,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.Is(err, errReported):
 		return exitFailed
 	case errors.As(err, &failure):
-		fmt.Fprintf(stderr, "sluice: %v\n", err)
+		fmt.Fprintf(stderr, "sluice: %s\n", cleanLines(err))
 		return exitFailed
 	}
-	fmt.Fprintf(stderr, "sluice: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+	fmt.Fprintf(stderr, "sluice: %s\nRun '%s --help' for usage.\n", cleanLines(err), cmd.CommandPath())
 	return exitUsage
 }
 

@@ -36,6 +36,12 @@ compared, so that a missing end shows, and a file that was written anew. The exi
 	result := cmd.Flags().String("result", "", "with --check: the task's result `FILE`, whose digests must be those of the audit's lines")
 	top := cmd.Flags().Int("top", 20, "attempts of a phase to print; --json prints all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("head") && *head == "" {
+			return errors.New("--head: is empty, so nothing would be compared; give the digest of the last line")
+		}
+		if cmd.Flags().Changed("result") && *result == "" {
+			return errors.New("--result: is empty, so nothing would be compared; give the task's result file")
+		}
 		if *check {
 			return checkAudit(cmd, g, args[0], *head, *result)
 		}
@@ -86,7 +92,7 @@ func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
 		cmd.Println(clean(r.Title()))
 	}
 	if c := r.Container; c != nil {
-		cmd.Printf("%s, phase %s (%s), generation %d, since %s\n", c.State, clean(c.Phase), clean(modeAndTargets(*c)), c.Generation, c.Since.Local().Format(time.DateTime))
+		cmd.Printf("%s, phase %s (%s), generation %d, since %s\n", clean(string(c.State)), clean(c.Phase), clean(modeAndTargets(*c)), c.Generation, c.Since.Local().Format(time.DateTime))
 		if c.Problem != "" {
 			cmd.Printf("%s\n", clean(c.Problem))
 		}
@@ -157,7 +163,7 @@ func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
 		cmd.Println(clean(r.Enforcement.String()))
 	}
 	if r.Problem != "" {
-		cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", r.Problem)
+		cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", clean(r.Problem))
 	}
 	return nil
 }
@@ -170,6 +176,15 @@ func clean(s string) string {
 		}
 		return unicode.ReplacementChar
 	}, s)
+}
+
+// cleanLines is [clean] for the lines of an error, which may name what a workload has chosen: a file in an artifact, say.
+func cleanLines(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		lines[i] = clean(strings.ReplaceAll(line, "\t", "    "))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // checkAudit verifies the chain of an audit file.

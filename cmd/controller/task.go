@@ -143,7 +143,16 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 		Task: t.Name, planned: plan, Enforcement: evidence.Enforcement{BeforeFirstProcess: true}, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{}, Packets: []api.Packets{},
 	}}
 	r.asJSON = g.json || !term.IsTerminal(os.Stdout.Fd())
+	if f.result != "" {
+		// Now rather than when the work is done; and what an earlier task has left is not taken for this one's.
+		if err := os.WriteFile(f.result, nil, 0o644); err != nil {
+			return failed(fmt.Errorf("--result: %w", err))
+		}
+	}
 	if f.audit != "" {
+		if sameFile(f.audit, f.result) {
+			return failed(errors.New("--audit and --result are the same file: give each its own"))
+		}
 		file, err := os.OpenFile(f.audit, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 		if err != nil {
 			return failed(err)
@@ -363,7 +372,7 @@ func (t taskStep) line() string {
 	line := fmt.Sprintf("%s  %-17s %-10s %-10s %-10s generation %-3d %8.3f s", t.Began.Local().Format("15:04:05"), what, t.Environment, t.Phase, t.Mode, t.Generation, t.Seconds)
 	switch {
 	case t.Error != "":
-		line += "  failed: " + t.Error
+		line += "  failed: " + clean(t.Error)
 	case t.TimedOut:
 		line += "  timed out"
 	case t.ExitCode != nil:
@@ -435,14 +444,21 @@ func (r *taskRun) finish(f *taskFlags, taskErr error) error {
 
 // summary says in a few lines what was tried.
 func (r *taskRun) summary() {
-	r.cmd.Println(r.result.Enforcement)
+	r.cmd.Println(clean(r.result.Enforcement.String()))
 	for _, p := range r.result.Traffic {
-		r.cmd.Printf("%s: %d allowed, %d refused, %d cut\n", p.Phase, p.Allowed, p.Refused, p.Cut)
+		r.cmd.Printf("%s: %d allowed, %d refused, %d cut\n", clean(p.Phase), p.Allowed, p.Refused, p.Cut)
 	}
 	for _, a := range r.result.Evidence {
-		r.cmd.Printf("  refused in run: %s (%s) %d times\n", a.Where(), a.Reason, a.Count)
+		r.cmd.Printf("  refused in run: %s (%s) %d times\n", clean(a.Where()), clean(a.Reason), a.Count)
 	}
 	if !r.result.Audit.Complete {
-		r.cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", r.result.Audit.Problem)
+		r.cmd.PrintErrf("sluice: warning: the evidence is not complete: %s\n", clean(r.result.Audit.Problem))
 	}
+}
+
+// sameFile reports whether two names are of one file that exists; what only looks like a file has nothing to lose.
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	two, again := os.Stat(b)
+	return err == nil && again == nil && one.Mode().IsRegular() && os.SameFile(one, two)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -33,5 +34,16 @@ func TestStepLine(t *testing.T) {
 		if got := strings.Join(strings.Fields(row.step.line()), " "); got != row.want {
 			t.Errorf("got %q, want %q", got, row.want)
 		}
+	}
+}
+
+// TestStepLineIsInert checks that an error that names what a workload has chosen does nothing to a terminal.
+func TestStepLineIsInert(t *testing.T) {
+	const evil = "copy /out: open a\x1b]0;b\x07\u009b31m: not a directory"
+	if got := (taskStep{Step: lifecycle.Step{Error: evil}}).line(); strings.ContainsAny(got, "\x1b\x07\u009b") {
+		t.Errorf("got %q", got)
+	}
+	if got := cleanLines(errors.New("first\n\t" + evil)); strings.ContainsAny(got, "\x1b\x07\u009b\t") || !strings.HasPrefix(got, "first\n    copy") {
+		t.Errorf("got %q", got)
 	}
 }

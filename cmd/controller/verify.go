@@ -59,7 +59,7 @@ func printVerification(cmd *cobra.Command, v *api.Verification) error {
 		case p.Detail != "" && p.Verdict != api.Passed:
 			because += ": " + p.Detail
 		}
-		rows = append(rows, []string{p.Name, short(p.Target, 22), string(p.Verdict), short(because, 29)})
+		rows = append(rows, []string{p.Name, short(clean(p.Target), 22), string(p.Verdict), short(clean(because), 29)})
 	}
 	if err := printTable(cmd, rows); err != nil {
 		return err
