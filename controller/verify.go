@@ -109,6 +109,7 @@ func (c *Controller) verify(ctx context.Context, m *member, checks []check) (api
 			}
 		}
 		verdict := v.Probes[i].Verdict
+		c.metrics.probes.WithLabelValues(string(verdict)).Inc()
 		v.OK = v.OK && (verdict == api.Passed || verdict == api.Skipped)
 	}
 	v.Milliseconds = milliseconds(time.Since(v.Began))

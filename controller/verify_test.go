@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -246,4 +247,32 @@ func parsed(t *testing.T, text string) policy.Policy {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func TestProbesAreCounted(t *testing.T) {
+	impatient(t)
+	w := newWorld()
+	c, stop := w.control(t, t.TempDir())
+	defer stop()
+	w.attached(t, c, "web", id1)
+	if text := scrape(t, c); !strings.Contains(text, `sluice_probes_total{verdict="leak"} 0`) {
+		t.Errorf("before any: %s", text)
+	}
+	if _, err := c.Phase(t.Context(), "web", policy.Run, 0); err != nil {
+		t.Fatal(err)
+	}
+	w.net(id1).broken = map[probe.Kind]probe.Outcome{probe.UDP: probe.Answered}
+	v, err := c.Verify(t.Context(), "web", api.Verify{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaks := 0
+	for _, p := range v.Probes {
+		if p.Verdict == api.Leaked {
+			leaks++
+		}
+	}
+	if text := scrape(t, c); leaks == 0 || !strings.Contains(text, fmt.Sprintf(`sluice_probes_total{verdict="leak"} %d`, leaks)) {
+		t.Errorf("%d leaks: %s", leaks, text)
+	}
 }
