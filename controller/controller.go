@@ -156,16 +156,25 @@ func (c *Controller) Close() error {
 	clear(c.members)
 	clear(c.about)
 	c.mu.Unlock()
-	var errs []error
-	for _, m := range all {
-		if m.take(context.Background()) == nil {
-			errs = append(errs, m.letGo())
-			m.gone = true
-			m.leave()
-		}
+	errs := make([]error, len(all))
+	var tasks errgroup.Group
+	tasks.SetLimit(closing)
+	for i, m := range all {
+		tasks.Go(func() error {
+			if m.take(context.Background()) == nil {
+				errs[i] = m.letGo()
+				m.gone = true
+				m.leave()
+			}
+			return nil
+		})
 	}
+	_ = tasks.Wait()
 	return errors.Join(errs...)
 }
+
+// closing is how many members let go at once: the kernel waits for a while with each (package xdp).
+const closing = 100
 
 // addLocked makes a member known. c.mu is held, or nobody else knows c.
 func (c *Controller) addLocked(m *member) {

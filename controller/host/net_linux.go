@@ -120,16 +120,16 @@ type inside struct{ *containerNet }
 
 func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
 	g.rules.are(nil)
-	if err := g.queues.Keep(g.ns); err != nil {
+	if err := g.gate.Install(gateSpec(p), phase); err != nil {
 		return err
 	}
-	return g.gate.Install(gateSpec(p), phase)
+	return g.queues.Keep(g.ns)
 }
 func (g inside) Stage(p *controller.Plan) error {
-	if err := g.queues.Keep(g.ns); err != nil { // there may be other links
+	if err := g.gate.Stage(gateSpec(p)); err != nil {
 		return err
 	}
-	return g.gate.Stage(gateSpec(p))
+	return g.queues.Keep(g.ns) // there may be other links
 }
 func (g inside) Both(phase policy.Phase) error          { return g.gate.Both(phase) }
 func (g inside) Quarantine(*controller.Container) error { return g.gate.Quarantine() }

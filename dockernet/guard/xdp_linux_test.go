@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -121,11 +122,13 @@ func TestChecksumsOfXDP(t *testing.T) {
 
 	var queues xdp.Queues
 	t.Cleanup(queues.Close)
+	queues.Patience = time.Millisecond
 	if err := queues.Keep(a.Namespace.Namespace); !errors.Is(err, xdp.ErrTaken) {
 		t.Errorf("a queue that the workload has: %v", err)
 	}
 	check(t, unix.Munmap(s.ring))
 	check(t, unix.Close(s.fd))
+	queues.Patience = 0
 	check(t, queues.Keep(a.Namespace.Namespace))
 	if _, err := openXDP(t, a.Namespace, "eth0"); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("with queues kept: %v", err)

@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,10 @@ import (
 // Queues are those of one namespace that are kept. The zero value has none. Its methods may be called by any number of
 // goroutines.
 type Queues struct {
+	// Patience is how long to wait for a queue that somebody else has. A controller that was killed lets those of many
+	// containers go one after another, each some 10 ms later. 0 stands for 20 s.
+	Patience time.Duration
+
 	mu   sync.Mutex
 	kept map[int][]int // sockets, by the index of the interface
 }
@@ -24,10 +29,9 @@ type Queues struct {
 var ErrTaken = errors.New("a program has a socket of AF_XDP on it, whose frames pass no rule inside: end that program, or create the container with --cap-drop NET_RAW")
 
 const (
-	mostQueues = 4096 // MAX_Q of Linux is 4096 too (include/linux/netdevice.h)
-
-	// A socket that is closed lets its queue go a little later.
-	patience, pause = time.Second, 10 * time.Millisecond
+	mostQueues = 4096
+	patience   = 20 * time.Second
+	pause      = 10 * time.Millisecond
 )
 
 // Keep keeps the queues of all interfaces of the namespace, those too that have come since the last call. Where the
@@ -49,7 +53,7 @@ func (q *Queues) Keep(ns *netns.Namespace) error {
 			if _, kept := q.kept[i.Index]; kept {
 				continue
 			}
-			sockets, err := keep(i.Index)
+			sockets, err := keep(i.Index, cmp.Or(q.Patience, patience))
 			if err != nil {
 				return fmt.Errorf("queues of interface %s: %w", i.Name, err)
 			}
@@ -68,7 +72,7 @@ func (q *Queues) Keep(ns *netns.Namespace) error {
 	})
 }
 
-// Close lets go of all.
+// Close lets go of all. The kernel takes some 10 ms for it, and as long for many at once.
 func (q *Queues) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +89,7 @@ func closeAll(sockets []int) {
 }
 
 // keep opens a socket on each queue of an interface.
-func keep(index int) (sockets []int, err error) {
+func keep(index int, patience time.Duration) (sockets []int, err error) {
 	for n := range uint32(mostQueues) {
 		fd, err := open(index, n)
 		for until := time.Now().Add(patience); errors.Is(err, unix.EBUSY) && time.Now().Before(until); fd, err = open(index, n) {

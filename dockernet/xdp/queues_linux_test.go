@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,7 @@ func TestQueues(t *testing.T) {
 	if err := again.Keep(inside.Namespace); err != nil { // a queue is let go a little later than its socket
 		t.Fatal(err)
 	}
-	var others Queues
+	others := Queues{Patience: time.Millisecond}
 	if err := others.Keep(inside.Namespace); !errors.Is(err, ErrTaken) {
 		t.Errorf("a queue that another has: %v", err)
 	}

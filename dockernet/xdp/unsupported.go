@@ -4,12 +4,13 @@ package xdp
 
 import (
 	"errors"
+	"time"
 
 	"sluice/dockernet/netns"
 )
 
 // Queues are as on Linux; there are none here.
-type Queues struct{}
+type Queues struct{ Patience time.Duration }
 
 func (*Queues) Keep(*netns.Namespace) error { return errors.ErrUnsupported }
 func (*Queues) Close()                      {}
