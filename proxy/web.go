@@ -46,7 +46,8 @@ func (c *conn) handTunnelToWeb(first []byte) {
 		c.refuseTunnel(reasonCapacity)
 		return
 	}
-	if c.decision.Verdict == matcher.Allow { // else only its requests decide
+	// Where the address is refused only its requests decide, and where it is observed they tell of it by name.
+	if c.decision.Verdict == matcher.Allow && !(c.direct && c.rules.set.Observed() != nil) {
 		c.account(allowed, c.decision.Reason, "")
 	}
 	session := c.session
