@@ -15,38 +15,60 @@ var (
 	shellTool  = regexp.MustCompile(`^(?:bash|sh|bash_command)\n?\z`)
 	clientTool = regexp.MustCompile(`^(?:curl|wget|fetch|download|http_request)\n?\z`)
 
-	operations = []struct {
-		label   string
-		command *regexp.Regexp
-	}{
-		{"pip install", words(`pip\s+install`)},
-		{"pip3 install", words(`pip3?\s+install`)},
-		{"apt-get install", words(`apt(?:-get)?\s+install`)},
-		{"apk add", words(`apk\s+add`)},
-		{"yum install", words(`yum\s+install`)},
-		{"dnf install", words(`dnf\s+install`)},
-		{"conda install", words(`conda\s+install`)},
-		{"npm install", words(`npm\s+install`)},
-		{"yarn add", words(`yarn\s+add`)},
-		{"pnpm add", words(`pnpm\s+add`)},
-		{"gem install", words(`gem\s+install`)},
-		{"cargo install", words(`cargo\s+install`)},
-		{"go get|install", words(`go\s+(?:get|install)`)},
-		{"curl", words(`curl`)},
-		{"wget", words(`wget`)},
-		{"git clone", words(`git\s+clone`)},
-		{"svn checkout|co", words(`svn\s+(?:checkout|co)`)},
-		{"gh repo|api|browse", words(`gh\s+(?:repo|api|browse)`)},
-		{"scp", words(`scp`)},
-		{"rsync", words(`rsync`)},
-		{"sftp", words(`sftp`)},
-		{"ping", words(`ping`)},
-		{"dig", words(`dig`)},
-		{"nslookup", words(`nslookup`)},
+	operations = []operation{
+		{"pip install", "pip", regexp.MustCompile(`^pip\s+install\b`)},
+		{"pip3 install", "pip", regexp.MustCompile(`^pip3?\s+install\b`)},
+		{"apt-get install", "apt", regexp.MustCompile(`^apt(?:-get)?\s+install\b`)},
+		{"apk add", "apk", regexp.MustCompile(`^apk\s+add\b`)},
+		{"yum install", "yum", regexp.MustCompile(`^yum\s+install\b`)},
+		{"dnf install", "dnf", regexp.MustCompile(`^dnf\s+install\b`)},
+		{"conda install", "conda", regexp.MustCompile(`^conda\s+install\b`)},
+		{"npm install", "npm", regexp.MustCompile(`^npm\s+install\b`)},
+		{"yarn add", "yarn", regexp.MustCompile(`^yarn\s+add\b`)},
+		{"pnpm add", "pnpm", regexp.MustCompile(`^pnpm\s+add\b`)},
+		{"gem install", "gem", regexp.MustCompile(`^gem\s+install\b`)},
+		{"cargo install", "cargo", regexp.MustCompile(`^cargo\s+install\b`)},
+		{"go get|install", "go", regexp.MustCompile(`^go\s+(?:get|install)\b`)},
+		{"curl", "curl", regexp.MustCompile(`^curl\b`)},
+		{"wget", "wget", regexp.MustCompile(`^wget\b`)},
+		{"git clone", "git", regexp.MustCompile(`^git\s+clone\b`)},
+		{"svn checkout|co", "svn", regexp.MustCompile(`^svn\s+(?:checkout|co)\b`)},
+		{"gh repo|api|browse", "gh", regexp.MustCompile(`^gh\s+(?:repo|api|browse)\b`)},
+		{"scp", "scp", regexp.MustCompile(`^scp\b`)},
+		{"rsync", "rsync", regexp.MustCompile(`^rsync\b`)},
+		{"sftp", "sftp", regexp.MustCompile(`^sftp\b`)},
+		{"ping", "ping", regexp.MustCompile(`^ping\b`)},
+		{"dig", "dig", regexp.MustCompile(`^dig\b`)},
+		{"nslookup", "nslookup", regexp.MustCompile(`^nslookup\b`)},
 	}
 )
 
-func words(pattern string) *regexp.Regexp { return regexp.MustCompile(`\b` + pattern + `\b`) }
+// operation is what stands for a use of the network.
+type operation struct {
+	label string
+	// word is what every command begins with. It is looked for first: a trajectory may be very large, and a pattern that
+	// is not anchored needs tens of nanoseconds for each of its bytes.
+	word    string
+	command *regexp.Regexp
+}
+
+// in reports whether there is one in a text in the [plain] form, as its pattern after a boundary of words would find it.
+func (o operation) in(text string) bool {
+	for at := 0; ; at++ {
+		i := strings.Index(text[at:], o.word)
+		if i < 0 {
+			return false
+		}
+		at += i
+		if (at == 0 || !isWord(text[at-1])) && o.command.MatchString(text[at:]) {
+			return true
+		}
+	}
+}
+
+func isWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z'
+}
 
 // networkUse reports whether a tool call looks like an operation on the network, and which one.
 func networkUse(name, args string) (label string, ok bool) {
@@ -54,7 +76,7 @@ func networkUse(name, args string) (label string, ok bool) {
 	if shellTool.MatchString(tool) {
 		text := plain(name + " " + args)
 		for _, o := range operations {
-			if o.command.MatchString(text) {
+			if o.in(text) {
 				return o.label, true
 			}
 		}
