@@ -118,7 +118,7 @@ func (c *Client) Apply(ctx context.Context, sandbox string, want provider.Dayton
 	if resp.StatusCode != http.StatusOK {
 		return c.refused(sandbox, resp.StatusCode, answer)
 	}
-	return confirmed(sandbox, want, answer)
+	return c.confirmed(sandbox, want, answer)
 }
 
 // refused is the error for an answer that is no success.
@@ -156,7 +156,7 @@ func (c *Client) shown(answer []byte) string {
 }
 
 // confirmed checks that the sandbox in an answer has the settings that were asked for, and no others.
-func confirmed(sandbox string, want provider.Daytona, answer []byte) error {
+func (c *Client) confirmed(sandbox string, want provider.Daytona, answer []byte) error {
 	var got settings
 	if err := json.Unmarshal(answer, &got); err != nil {
 		return fmt.Errorf("sandbox %s: Daytona's answer is not read: %w: what is in force is not known", sandbox, err)
@@ -170,8 +170,8 @@ func confirmed(sandbox string, want provider.Daytona, answer []byte) error {
 	blocks := got.BlockAll != nil && *got.BlockAll
 	wantBlocks := want.BlockAll != nil && *want.BlockAll
 	if blocks != wantBlocks || has(got.Domains) != sorted(want.Domains) || has(got.Networks) != sorted(want.Networks) {
-		return fmt.Errorf("sandbox %s: Daytona confirms other settings than those asked for (blocked %v, domains %q, networks %q): what is in force is not the policy",
-			sandbox, blocks, has(got.Domains), has(got.Networks))
+		return fmt.Errorf("sandbox %s: Daytona confirms other settings than those asked for%s: what is in force is not the policy",
+			sandbox, c.shown(fmt.Appendf(nil, "blocked %v, domains %q, networks %q", blocks, has(got.Domains), has(got.Networks))))
 	}
 	return nil
 }

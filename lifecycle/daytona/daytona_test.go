@@ -81,6 +81,7 @@ func TestApplyFails(t *testing.T) {
 		{"broken", "s1", 500, "\x1b[31m" + strings.Repeat("x", 500), "xxx...): nothing is known to have changed"},
 		{"not-confirmed", "s1", 200, `{"networkBlockAll":false}`, "Daytona confirms other settings than those asked for"},
 		{"old-list-stays", "s1", 200, `{"networkBlockAll":true,"domainAllowList":"a.test"}`, "Daytona confirms other settings than those asked for"},
+		{"key-in-list", "s1", 200, `{"networkBlockAll":true,"domainAllowList":"dtn_secret` + strings.Repeat("a", 500) + `"}`, `asked for (blocked true, domains "xxxxxaaa`},
 		{"no-json", "s1", 200, `<html>`, "what is in force is not known"},
 		{"id", "../s1", 200, "", `"../s1" is no id of a sandbox`},
 	} {
