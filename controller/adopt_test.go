@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sluice/controller/api"
 )
@@ -232,4 +233,30 @@ func TestAdoptWithoutEngine(t *testing.T) {
 	}
 	w.failing("", nil)
 	inMode(t, c, "task", "no-network")
+}
+
+// TestAdoptWhileNetworksChange checks that a container whose networks change together with its policy is not closed for
+// that.
+func TestAdoptWhileNetworksChange(t *testing.T) {
+	w := newWorld()
+	file := w.harnessed(t, "c1", `{"network_mode":"public"}`)
+	c, _ := w.control(t, t.TempDir())
+	c.adopter.patience = time.Minute
+	w.events <- Event{Kind: ContainerChanged, Container: "c1"}
+	inMode(t, c, "task", "public")
+	w.settled(t, c)
+	w.steps()
+	w.failing("guard stage", errFake) // an interface is not there any more
+	write(t, file, closedFile)
+	failed := func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.Contains(w.journal, "guard stage")
+	}
+	eventually(t, "it was tried", failed)
+	w.failing("", nil)
+	inMode(t, c, "task", "no-network")
+	if steps := w.steps(); slices.Contains(steps, "gate quarantine") || slices.Contains(steps, "guard quarantine") {
+		t.Errorf("it was quarantined: %q", steps)
+	}
 }

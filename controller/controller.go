@@ -80,7 +80,7 @@ func New(config Config) (*Controller, error) {
 	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, dismissed: map[string]bool{},
 		silent: map[string]silent{}, began: time.Now(), recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
-	c.adopter = &adopter{Controller: c, followers: map[string]*follower{}}
+	c.adopter = &adopter{Controller: c, patience: patience, followers: map[string]*follower{}}
 	records, broken, err := s.load()
 	if err != nil {
 		return nil, err
