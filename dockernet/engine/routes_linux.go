@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+
+	"sluice/dockernet/netns"
 )
 
 // shortestRoute is the prefix length below which a route is taken for half a default route, as some VPNs have it, and
@@ -14,7 +16,7 @@ const shortestRoute = 8
 // Routes returns the networks that the calling thread's namespace has routes to, without default routes: what a new
 // subnet must keep clear of, since it would take their traffic.
 func Routes() ([]netip.Prefix, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	routes, err := netns.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
