@@ -3,7 +3,10 @@ package policy
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Params is what an object that holds more than policies says about them: the parameters of a run's environment, or a
@@ -18,8 +21,9 @@ type Params struct {
 
 // ParseParams reads an object in JSON or YAML that may name phases as [Parse] describes, in either generation of
 // field names, beside fields that are others' business. A field that looks like a misspelt one about policies is an
-// error, for nothing would be in force where its author believes that something is. Errors are an *[Errors].
-func ParseParams(data []byte) (Params, error) {
+// error, and so is a phase's field deeper in another one, unless the caller reads that one itself: nothing would be in
+// force where its author believes that something is. Errors are an *[Errors].
+func ParseParams(data []byte, readByCaller ...string) (Params, error) {
 	n, err := readDocument(data)
 	w := walker{}
 	p := Params{Other: map[string]string{}}
@@ -29,7 +33,7 @@ func ParseParams(data []byte) (Params, error) {
 	case n.kind != objectNode:
 		w.errs.add("", &Error{Text: n.show(), Problem: "is not an object", Repair: `write one, as in {"run_network_policy": "no-network"}`})
 	default:
-		p.Layer, p.Older = w.params(&n, p.Other)
+		p.Layer, p.Older = w.params(&n, p.Other, readByCaller)
 	}
 	if err := w.errs.err(); err != nil {
 		return Params{}, err
@@ -37,7 +41,7 @@ func ParseParams(data []byte) (Params, error) {
 	return p, nil
 }
 
-func (w *walker) params(n *node, other map[string]string) (Layer, bool) {
+func (w *walker) params(n *node, other map[string]string, readByCaller []string) (Layer, bool) {
 	phases := node{kind: objectNode}
 	for i, name := range n.names {
 		if slices.Contains(phaseFields, name) || slices.Contains(olderFields, name) {
@@ -52,6 +56,9 @@ func (w *walker) params(n *node, other map[string]string) (Layer, bool) {
 			w.errs.add(pointer(token(name)), &Error{Text: quote(name), Problem: "is not a known field about the network", Repair: meant})
 			continue
 		}
+		if !slices.Contains(readByCaller, name) {
+			w.hidden(pointer(token(name)), &n.kids[i])
+		}
 		other[name] = ""
 		if kind := n.kids[i].kind; kind == stringNode || kind == numberNode || kind == boolNode {
 			other[name] = n.kids[i].text
@@ -59,6 +66,22 @@ func (w *walker) params(n *node, other map[string]string) (Layer, bool) {
 	}
 	layer := w.layer(&phases).Phases
 	return layer, w.older
+}
+
+// hidden refuses phases' fields where nobody would read them.
+func (w *walker) hidden(at jsontext.Pointer, n *node) {
+	for i := range n.kids {
+		below := at.AppendToken(strconv.Itoa(i))
+		if n.kind == objectNode {
+			name := n.names[i]
+			below = at.AppendToken(name)
+			if slices.Contains(phaseFields, name) || slices.Contains(olderFields, name) {
+				w.errs.add(below, &Error{Text: quote(name), Problem: "stands deeper than policies are read", Repair: "move it to the top, or take it out"})
+				continue
+			}
+		}
+		w.hidden(below, &n.kids[i])
+	}
 }
 
 // meantField says what to write instead of a field that looks like one about policies; "" for any other field.

@@ -78,7 +78,7 @@ func readTask(cmd *cobra.Command, name string) (*taskFile, error) {
 	}
 	refused := func(err error) error { return fmt.Errorf("%s is refused:\n%w", display(name), err) }
 	t := &taskFile{EvaluationEnvironment: "reuse"}
-	if t.params, err = policy.ParseParams(data); err != nil {
+	if t.params, err = policy.ParseParams(data, "env_params"); err != nil {
 		return nil, refused(err)
 	}
 	var plain any
