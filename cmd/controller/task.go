@@ -74,7 +74,8 @@ policy, run_task, close_session and collect_artifacts under that of the run, eva
 the same container or, with "evaluation_environment: fresh", in one of its own. Baseline is restored whatever happens,
 and no command runs under a policy whose switch failed. FILE is YAML or JSON; "-" is stdin.
 
-What the agent has to be told of its network is in SLUICE_NOTICE in the environment of run_task.
+What the agent has to be told of its network is in SLUICE_NOTICE in the environment of run_task, if it has less than
+128 KiB.
 
 A line is printed for each boundary: JSON where stdout is no terminal. What commands print goes to stderr. The exit code
 is that of evaluate, or 1 if anything went wrong.`,
@@ -101,6 +102,20 @@ is that of evaluate, or 1 if anything went wrong.`,
 // noticeVariable has what the agent is told of its network, in the environment of run_task.
 const noticeVariable = "SLUICE_NOTICE"
 
+// maxVariable is how long a variable may be, MAX_ARG_STRLEN of execve(2) without the byte at its end: with a longer one no
+// command starts.
+const maxVariable = 128<<10 - 1
+
+// withNotice gives a command the notice, if that fits in a variable.
+func withNotice(c lifecycle.Command, notice string) (told lifecycle.Command, fits bool) {
+	variable := noticeVariable + "=" + notice
+	if len(variable) > maxVariable {
+		return c, false
+	}
+	c.Env = append(slices.Clone(c.Env), variable)
+	return c, true
+}
+
 type taskFlags struct {
 	envParams, harnessParams, result, audit string
 	keep                                    bool
@@ -116,8 +131,13 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 		return failed(err)
 	}
 	if c, ok := task.Commands[lifecycle.RunTask]; ok && plan.Notice != "" {
-		c.Env = append(c.Env, noticeVariable+"="+plan.Notice)
-		task.Commands[lifecycle.RunTask] = c
+		told, fits := withNotice(c, plan.Notice)
+		if !fits {
+			note := fmt.Sprintf("the notice has %d bytes, too many for %s: tell the agent by sluice notice, or name fewer targets", len(plan.Notice), noticeVariable)
+			plan.Notes = append(plan.Notes, note)
+			cmd.PrintErrf("sluice: note: %s\n", note)
+		}
+		task.Commands[lifecycle.RunTask] = told
 	}
 	policies, err := plan.phases.MarshalJSON()
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -45,5 +46,22 @@ func TestStepLineIsInert(t *testing.T) {
 	}
 	if got := cleanLines(errors.New("first\n\t" + evil)); strings.ContainsAny(got, "\x1b\x07\u009b\t") || !strings.HasPrefix(got, "first\n    copy") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestNoticeFits checks that the longest notice that is given lets a command start, and that a longer one is not given.
+func TestNoticeFits(t *testing.T) {
+	longest := strings.Repeat("x", maxVariable-len(noticeVariable)-1)
+	told, fits := withNotice(lifecycle.Command{Env: []string{"A=b"}}, longest)
+	if !fits || len(told.Env) != 2 {
+		t.Fatalf("fits: %v, %d variables", fits, len(told.Env))
+	}
+	cmd := exec.CommandContext(t.Context(), "true")
+	cmd.Env = told.Env
+	if err := cmd.Run(); err != nil {
+		t.Error(err)
+	}
+	if told, fits := withNotice(lifecycle.Command{Env: []string{"A=b"}}, longest+"x"); fits || len(told.Env) != 1 {
+		t.Errorf("one byte more: fits: %v, %d variables", fits, len(told.Env))
 	}
 }
