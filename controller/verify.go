@@ -13,6 +13,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller/api"
+	"sluice/controller/tally"
 	"sluice/dockernet/guard"
 	"sluice/dockernet/probe"
 	"sluice/matcher"
@@ -107,6 +108,9 @@ func (c *Controller) verify(ctx context.Context, m *member, checks []check) (api
 			if v.Probes[i].Decision = records.about(&checks[i]); v.Probes[i].Decision == "" {
 				time.Sleep(askAgain)
 			}
+		}
+		if reason, through := records.letThrough(&checks[i]); through && v.Probes[i].Verdict == api.Passed {
+			v.Probes[i].Verdict, v.Probes[i].Detail = api.Leaked, "the proxy let it through and failed then: "+reason
 		}
 		verdict := v.Probes[i].Verdict
 		c.metrics.probes.WithLabelValues(string(verdict)).Inc()
@@ -435,3 +439,27 @@ func (r *records) about(k *check) string {
 	}
 	return ""
 }
+
+// letThrough finds a record that the proxy would have carried a connection that should have been refused. That it was
+// closed shows nothing then: nobody is there.
+func (r *records) letThrough(k *check) (reason string, through bool) {
+	if k.want != wantRefused || k.Kind != probe.TCP || k.answer.Outcome != probe.Closed {
+		return "", false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.all {
+		e := &r.all[i]
+		if e.Target != k.To.Addr().String() || e.Port != k.To.Port() || e.Protocol == "udp" {
+			continue
+		}
+		switch {
+		case e.Verdict == tally.Allowed, e.Verdict == tally.Observed, e.Verdict == tally.Failed && slices.Contains(dialFailures, e.Reason):
+			return e.Verdict + " " + e.Reason, true
+		}
+	}
+	return "", false
+}
+
+// dialFailures are the proxy's reasons for which what it has allowed comes to nothing.
+var dialFailures = []string{"connection-refused", "dial-timeout", "unreachable"}

@@ -276,3 +276,30 @@ func TestProbesAreCounted(t *testing.T) {
 		t.Errorf("%d leaks: %s", leaks, text)
 	}
 }
+
+// A connection that the proxy would have carried is a leak, though nobody was there to take it.
+func TestClosedIsNoProof(t *testing.T) {
+	closed := check{Probe: probe.Probe{Kind: probe.TCP, To: netip.AddrPortFrom(probe.Nobody4, discardPort)}, want: wantRefused, answer: probe.Answer{Outcome: probe.Closed}}
+	other := closed
+	other.want = wantWorks
+	for _, row := range []struct {
+		name string
+		of   check
+		e    control.Event
+		want bool
+	}{
+		{"unreachable", closed, control.Event{Target: "192.0.2.1", Port: 9, Protocol: "tcp", Verdict: "error", Reason: "unreachable"}, true},
+		{"allowed", closed, control.Event{Target: "192.0.2.1", Port: 9, Protocol: "tcp", Verdict: "allow", Reason: "public"}, true},
+		{"refused", closed, control.Event{Target: "192.0.2.1", Port: 9, Protocol: "tcp", Verdict: "refuse", Reason: "not-listed"}, false},
+		{"left", closed, control.Event{Target: "192.0.2.1", Port: 9, Protocol: "tcp", Verdict: "error", Reason: "client-gone"}, false},
+		{"other-port", closed, control.Event{Target: "192.0.2.1", Port: 80, Protocol: "tcp", Verdict: "allow", Reason: "public"}, false},
+		{"wanted", other, control.Event{Target: "192.0.2.1", Port: 9, Protocol: "tcp", Verdict: "allow", Reason: "public"}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := &records{all: []control.Event{row.e}}
+			if reason, got := r.letThrough(&row.of); got != row.want {
+				t.Errorf("got %v (%s), want %v", got, reason, row.want)
+			}
+		})
+	}
+}
