@@ -94,7 +94,7 @@ func (n *containerNet) Close() error {
 func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, before controller.Before) (controller.Cut, error) {
 	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
 	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container),
-		First: before != controller.Ruled, Muted: before == controller.Nothing, Later: n.ending.Go}
+		First: before != controller.Ruled, Muted: before == controller.Nothing, Later: func(do func()) { n.host.sweeper.later(n, do) }}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
 		return controller.Cut{}, err

@@ -16,44 +16,76 @@ const (
 	sweepPart = 10
 )
 
+// maxLate is how much may be left for later: three sockets for each.
+const maxLate = 256
+
 // sweeper ends after switches what no socket stands for, for all containers together. No switch waits for it.
 type sweeper struct {
 	log *slog.Logger
 
 	mu      sync.Mutex // guards all below
 	waiting map[*containerNet]bool
+	late    map[*containerNet][]func()
+	lates   int // in late
 	busy    bool
 	ended   chan struct{} // closed by close
 	running sync.WaitGroup
 }
 
 func newSweeper(log *slog.Logger) *sweeper {
-	return &sweeper{log: log, waiting: map[*containerNet]bool{}, ended: make(chan struct{})}
+	return &sweeper{log: log, waiting: map[*containerNet]bool{}, late: map[*containerNet][]func(){}, ended: make(chan struct{})}
 }
 
 // add lets a container be swept soon.
 func (s *sweeper) add(n *containerNet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.begin() {
+		s.waiting[n] = true
+	}
+}
+
+// later lets something of a container's be done when nobody switches any more, or a second later: the kernel closes
+// sockets of netfilter's under the lock that changes of rules need, too. If much is waiting it is done at once.
+func (s *sweeper) later(n *containerNet, do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lates == maxLate || !s.begin() {
+		n.ending.Go(do)
+		return
+	}
+	s.late[n] = append(s.late[n], do)
+	s.lates++
+}
+
+// begin sees to it that somebody works, unless all has ended. The caller holds mu.
+func (s *sweeper) begin() bool {
 	select {
 	case <-s.ended:
-		return
+		return false
 	default:
 	}
-	s.waiting[n] = true
 	if !s.busy {
 		s.busy = true
 		s.running.Go(s.run)
 	}
+	return true
 }
 
+// forget does at once what is left of a container's, and sweeps it no more.
 func (s *sweeper) forget(n *containerNet) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.waiting, n)
+	late := s.late[n]
+	delete(s.late, n)
+	s.lates -= len(late)
+	s.mu.Unlock()
+	for _, do := range late {
+		do()
+	}
 }
 
-// close ends the work; what is left times out.
+// close ends the work; what is left in conntrack times out.
 func (s *sweeper) close() {
 	s.mu.Lock()
 	close(s.ended)
@@ -61,27 +93,47 @@ func (s *sweeper) close() {
 	s.running.Wait()
 }
 
-// next takes those that wait. Without any, nobody is busy any more.
-func (s *sweeper) next() (places []cut.Place) {
+// next takes those that wait. Without any, and nothing late, nobody is busy any more.
+func (s *sweeper) next() (places []cut.Place, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for n := range s.waiting {
 		places = append(places, cut.Place{Enter: n.enter, Hold: n.rules.hold})
 	}
 	clear(s.waiting)
-	s.busy = places != nil
-	return places
+	s.busy = places != nil || s.lates > 0
+	return places, s.busy
+}
+
+// due takes what is late.
+func (s *sweeper) due() map[*containerNet][]func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	late := s.late
+	s.late, s.lates = map[*containerNet][]func(){}, 0
+	return late
 }
 
 func (s *sweeper) run() {
-	for places := s.next(); places != nil; places = s.next() {
+	for places, more := s.next(); more; places, more = s.next() {
 		began := time.Now()
-		if _, err := cut.Sweep(nil, places); err != nil {
-			s.log.Warn("what no socket stands for is left in conntrack until it times out", "error", err)
+		if places != nil {
+			if _, err := cut.Sweep(nil, places); err != nil {
+				s.log.Warn("what no socket stands for is left in conntrack until it times out", "error", err)
+			}
 		}
+		over := false
 		select {
 		case <-time.After(max(sweepTime, (sweepPart-1)*time.Since(began))):
 		case <-s.ended:
+			over = true
+		}
+		for _, all := range s.due() {
+			for _, do := range all {
+				do()
+			}
+		}
+		if over {
 			return
 		}
 	}
