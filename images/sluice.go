@@ -15,7 +15,7 @@ const SluiceTag = "sluice:dev"
 //
 //	modprobe br_netfilter
 //	docker run --detach --name sluice --restart always --network host --pid host --cap-add NET_ADMIN --cap-add SYS_ADMIN \
-//		--cap-add SYS_PTRACE --security-opt apparmor=unconfined \
+//		--cap-add SYS_PTRACE --cap-add IPC_LOCK --security-opt apparmor=unconfined \
 //		--volume /var/run/docker.sock:/var/run/docker.sock --volume /var/run/docker:/var/run/docker:rslave \
 //		--volume /run/sluice:/run/sluice --volume /var/lib/docker/containers:/var/lib/docker/containers:ro IMAGE
 //

@@ -1,10 +1,12 @@
 package xdp
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 	"unsafe"
@@ -17,8 +19,10 @@ import (
 // Queues are those of one namespace that are kept. The zero value has none. Its methods may be called by any number of
 // goroutines.
 type Queues struct {
-	// Patience is how long to wait for a queue that somebody else has. A controller that was killed lets those of many
-	// containers go one after another, each some 10 ms later. 0 stands for 20 s.
+	// Patience is how long [Queues.Keep] waits in all for queues that somebody else has. 0 stands for a second, in which
+	// those that this process has closed are let go, or until the process has run for 20 s: an earlier one that was killed
+	// lets those of many containers go one after another, each some 10 ms later. It is no more, for others may have to
+	// wait for whoever waits, and a workload that takes its queue can have that as often as it is started.
 	Patience time.Duration
 
 	mu   sync.Mutex
@@ -29,16 +33,30 @@ type Queues struct {
 var ErrTaken = errors.New("a program has a socket of AF_XDP on it, whose frames pass no rule inside: end that program, or create the container with --cap-drop NET_RAW")
 
 const (
-	mostQueues = 4096
-	patience   = 20 * time.Second
-	pause      = 10 * time.Millisecond
+	mostQueues  = 4096
+	patience    = time.Second
+	inheritance = 20 * time.Second
+	pause       = 10 * time.Millisecond
 )
 
+var began = time.Now()
+
+// deadline is until when a call that begins now waits.
+func (q *Queues) deadline(now time.Time) time.Time {
+	until := now.Add(cmp.Or(q.Patience, patience))
+	if inherited := began.Add(inheritance); q.Patience == 0 && until.Before(inherited) {
+		return inherited
+	}
+	return until
+}
+
 // Keep keeps the queues of all interfaces of the namespace, those too that have come since the last call. Where the
-// kernel has no such sockets, or this process may not open any, it keeps none.
+// kernel has no such sockets it keeps none. If this process cannot open them although the kernel has them, that is an
+// error: a workload may be able to.
 func (q *Queues) Keep(ns *netns.Namespace) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	until := q.deadline(time.Now())
 	return ns.Do(func() error {
 		interfaces, err := net.Interfaces()
 		if err != nil {
@@ -53,7 +71,7 @@ func (q *Queues) Keep(ns *netns.Namespace) error {
 			if _, kept := q.kept[i.Index]; kept {
 				continue
 			}
-			sockets, err := keep(i.Index, cmp.Or(q.Patience, patience))
+			sockets, err := keep(func(queue uint32) (int, error) { return open(i.Index, queue) }, until)
 			if err != nil {
 				return fmt.Errorf("queues of interface %s: %w", i.Name, err)
 			}
@@ -88,30 +106,56 @@ func closeAll(sockets []int) {
 	}
 }
 
-// keep opens a socket on each queue of an interface.
-func keep(index int, patience time.Duration) (sockets []int, err error) {
+// keep calls open for each queue of an interface.
+func keep(open func(queue uint32) (fd int, err error), until time.Time) (sockets []int, err error) {
 	for n := range uint32(mostQueues) {
-		fd, err := open(index, n)
-		for until := time.Now().Add(patience); errors.Is(err, unix.EBUSY) && time.Now().Before(until); fd, err = open(index, n) {
+		fd, err := open(n)
+		for ; errors.Is(err, unix.EBUSY) && time.Now().Before(until); fd, err = open(n) {
 			time.Sleep(pause)
 		}
 		switch {
 		case err == nil:
 			sockets = append(sockets, fd)
-		case errors.Is(err, unix.EBUSY):
-			closeAll(sockets)
-			return nil, ErrTaken
-		default:
-			// There is no further queue (EINVAL), the interface has gone (ENODEV), there are no such sockets
-			// (EAFNOSUPPORT, or EOPNOTSUPP of the interface), or none for us (EPERM, ENOBUFS).
+			continue
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
+			// There is no further queue, the interface has gone, it has no such sockets, or the kernel has none.
 			return sockets, nil
 		}
+		closeAll(sockets)
+		switch {
+		case errors.Is(err, unix.EBUSY):
+			return nil, ErrTaken
+		case errors.Is(err, unix.ENOBUFS):
+			// All processes of a user are counted together, a workload's among them.
+			return nil, fmt.Errorf("%w: root has locked as much memory as it may: give the controller CAP_IPC_LOCK", err)
+		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+			return nil, fmt.Errorf("%w: the controller may open no socket of AF_XDP: give it CAP_NET_RAW", err)
+		}
+		return nil, err
 	}
 	return sockets, nil
 }
 
+// errFiltered is the error where a filter says what the kernel says that has no such sockets.
+var errFiltered = errors.New("the kernel has sockets of AF_XDP, but the controller may open none: allow it this address family, " +
+	"by RestrictAddressFamilies= of its unit or by its seccomp profile")
+
+// unsupported says what it means that there are no such sockets, by the kernel's list of protocols.
+func unsupported(protocols []byte, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("find out whether the kernel has sockets of AF_XDP: %w", err)
+	case bytes.Contains(protocols, []byte("\nXDP ")):
+		return errFiltered
+	}
+	return unix.EAFNOSUPPORT
+}
+
 // area is what all sockets have for frames, of which there are none.
 var area = sync.OnceValues(func() ([]byte, error) {
+	// Without CAP_IPC_LOCK what others of this user have locked counts too. It fails where this process may not: then
+	// there may be room all the same.
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	return unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 })
 
@@ -123,6 +167,9 @@ func open(index int, queue uint32) (fd int, err error) {
 		return -1, err
 	}
 	fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return -1, unsupported(os.ReadFile("/proc/net/protocols"))
+	}
 	if err != nil {
 		return -1, err
 	}

@@ -2,8 +2,10 @@ package xdp
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -80,5 +82,62 @@ func TestQueues(t *testing.T) {
 	others := Queues{Patience: time.Millisecond}
 	if err := others.Keep(inside.Namespace); !errors.Is(err, ErrTaken) {
 		t.Errorf("a queue that another has: %v", err)
+	}
+}
+
+// Only where there is no queue to keep is it no error that none was kept. Whatever else keeps this process from it, a
+// workload may have brought about, and may have sockets of its own.
+func TestKeepOrFail(t *testing.T) {
+	for _, of := range []struct {
+		err  error
+		want error
+	}{
+		{unix.EINVAL, nil}, {unix.ENODEV, nil}, {unix.EOPNOTSUPP, nil}, {unix.EAFNOSUPPORT, nil},
+		{unix.EBUSY, ErrTaken},
+		{unix.ENOBUFS, unix.ENOBUFS}, {unix.ENOMEM, unix.ENOMEM}, {unix.EMFILE, unix.EMFILE}, {unix.ENFILE, unix.ENFILE},
+		{unix.EPERM, unix.EPERM}, {unix.EACCES, unix.EACCES},
+	} {
+		for first := range uint32(2) {
+			t.Run(fmt.Sprint(unix.ErrnoName(of.err.(unix.Errno)), "-", first), func(t *testing.T) {
+				sockets, err := keep(func(queue uint32) (int, error) {
+					if queue < first {
+						return -1, nil
+					}
+					return -1, of.err
+				}, time.Time{})
+				if !errors.Is(err, of.want) || err == nil && len(sockets) != int(first) || err != nil && sockets != nil {
+					t.Errorf("%d sockets, %v", len(sockets), err)
+				}
+			})
+		}
+	}
+}
+
+// A workload that has a queue of its own must not hold up the controller for longer than it needs.
+func TestPatience(t *testing.T) {
+	var q Queues
+	for _, at := range []struct{ after, want time.Duration }{
+		{0, inheritance}, {inheritance - patience, inheritance}, {inheritance, inheritance + patience}, {time.Hour, time.Hour + patience},
+	} {
+		if got := q.deadline(began.Add(at.after)).Sub(began); got != at.want {
+			t.Errorf("after %v it waits until %v, want %v", at.after, got, at.want)
+		}
+	}
+	q.Patience = time.Millisecond
+	if got := q.deadline(began).Sub(began); got != time.Millisecond {
+		t.Errorf("a patience that was given: it waits %v", got)
+	}
+}
+
+// A filter of a unit or a container gives the same answer as a kernel without such sockets.
+func TestFiltered(t *testing.T) {
+	if err := unsupported(os.ReadFile("/proc/net/protocols")); !errors.Is(err, errFiltered) {
+		t.Errorf("of a kernel that has them: %v", err)
+	}
+	if err := unsupported([]byte("protocol  size\nXDPX  1\nTCP   2496\n"), nil); !errors.Is(err, unix.EAFNOSUPPORT) {
+		t.Errorf("of one that has none: %v", err)
+	}
+	if err := unsupported(nil, os.ErrPermission); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("of one that does not tell: %v", err)
 	}
 }
