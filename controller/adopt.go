@@ -73,8 +73,10 @@ type adopter struct {
 type follower struct {
 	*adopter
 	id     string
+	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
+	seen   bool // whether the container was seen to run since the last attempt began; guarded by the adopter's mu
 	// provider is as it was seen last.
 	provider atomic.Pointer[Provider]
 	// next is what the file said last, and told has a token then.
@@ -90,7 +92,8 @@ func (a *adopter) adopt(c *Container) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	former := a.followers[c.ID]
-	if former != nil {
+	if former != nil && former.ctx.Err() == nil {
+		former.seen = true
 		was := former.provider.Load()
 		if was.PolicyFile == c.Provider.PolicyFile || c.Provider.PolicyFile == "" && was.PolicyFile != "" {
 			now := *c.Provider
@@ -101,7 +104,7 @@ func (a *adopter) adopt(c *Container) {
 		former.cancel()
 	}
 	ctx, cancel := context.WithCancel(a.ctx)
-	f := &follower{adopter: a, id: c.ID, cancel: cancel, done: make(chan struct{}), told: make(chan struct{}, 1)}
+	f := &follower{adopter: a, id: c.ID, ctx: ctx, cancel: cancel, done: make(chan struct{}), told: make(chan struct{}, 1)}
 	f.provider.Store(c.Provider)
 	a.followers[c.ID] = f
 	a.tasks.Go(func() {
@@ -112,6 +115,24 @@ func (a *adopter) adopt(c *Container) {
 		}
 		f.run(ctx)
 	})
+}
+
+// attempt notes that one begins.
+func (f *follower) attempt() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = false
+}
+
+// leave lets another follower take this one's place, unless the container was seen to run since the last attempt began:
+// whoever saw it has counted on this one.
+func (f *follower) leave() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.seen && f.followers[f.id] == f {
+		delete(f.followers, f.id)
+	}
+	return !f.seen
 }
 
 // ended forgets a follower.
@@ -149,12 +170,15 @@ func (f *follower) run(ctx context.Context) {
 		case <-again:
 		}
 		again = nil
+		f.attempt()
 		err := f.enforce(ctx, f.next.Load())
 		switch {
 		case err == nil:
 			pause = retryTime
-		case errors.Is(err, errOver), ctx.Err() != nil:
+		case ctx.Err() != nil, errors.Is(err, errOver) && f.leave():
 			return
+		case errors.Is(err, errOver):
+			again = time.After(0) // it has started again
 		default:
 			f.metrics.failed("adopt")
 			f.log.Error("the policy of an adopted container is not in force: it is tried again", "id", f.id, "in", pause, "error", err)

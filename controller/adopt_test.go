@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -259,4 +260,40 @@ func TestAdoptWhileNetworksChange(t *testing.T) {
 	if steps := w.steps(); slices.Contains(steps, "gate quarantine") || slices.Contains(steps, "guard quarantine") {
 		t.Errorf("it was quarantined: %q", steps)
 	}
+}
+
+// TestAdoptAgain checks that a container which starts while nobody is to follow its file any more is followed all the same.
+func TestAdoptAgain(t *testing.T) {
+	w := newWorld()
+	file := w.harnessed(t, "c1", allowedFile)
+	c, _ := w.control(t, t.TempDir())
+	// follower makes one that ends when done is closed.
+	follower := func() *follower {
+		f := &follower{adopter: c.adopter, id: "c1", done: make(chan struct{})}
+		f.ctx, f.cancel = context.WithCancel(t.Context())
+		f.provider.Store(w.containers["c1"].Provider)
+		c.adopter.mu.Lock()
+		defer c.adopter.mu.Unlock()
+		c.adopter.followers["c1"] = f
+		return f
+	}
+	over := follower()
+	over.attempt()
+	c.adopter.adopt(w.containers["c1"])
+	if over.leave() {
+		t.Error("it ends although the container was seen to run")
+	}
+	if over.attempt(); !over.leave() || c.adopter.count() != 0 {
+		t.Error("it does not end although the container was not seen to run")
+	}
+
+	cancelled := follower()
+	cancelled.cancel()
+	w.events <- Event{Kind: ContainerChanged, Container: "c1"}
+	w.settled(t, c)
+	close(cancelled.done)
+	c.adopter.ended(cancelled)
+	inMode(t, c, "task", "allowlist")
+	write(t, file, closedFile)
+	inMode(t, c, "task", "no-network")
 }
