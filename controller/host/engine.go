@@ -87,8 +87,13 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 	if v.Hosts, err = e.hosts(ctx, &c); err != nil {
 		return v, err
 	}
-	v.Provider, err = e.provider(ctx, &c)
-	return v, err
+	if v.Provider, err = e.provider(ctx, &c); err != nil || v.Provider == nil || v.Provider.PolicyFile == "" {
+		return v, err
+	}
+	if r, may := c.MayWrite(v.Provider.PolicyFile); may {
+		v.Refusals = append(v.Refusals, controller.Refusal{Reason: r.What, Repair: r.Repair})
+	}
+	return v, nil
 }
 
 // callLimit is how long the engine may take for one thing. Stopping a container takes up to 10 s by itself.

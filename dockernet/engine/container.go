@@ -151,6 +151,7 @@ type Port struct {
 // Mount is a part of the host's file system that the container sees.
 type Mount struct {
 	Source, Destination string
+	ReadOnly            bool
 }
 
 // Inspect asks the engine for the container of an id (or name).
@@ -287,7 +288,7 @@ func (c *Client) mounts(ctx context.Context, points []container.MountPoint) ([]M
 			}
 		}
 		if source != "" {
-			list = append(list, Mount{Source: source, Destination: p.Destination})
+			list = append(list, Mount{Source: source, Destination: p.Destination, ReadOnly: !p.RW})
 		}
 	}
 	return list, nil

@@ -45,7 +45,7 @@ func TestInspect(t *testing.T) {
 		h.ExtraHosts = []string{"db:192.0.2.1", "host.docker.internal:host-gateway", "six:2001:db8::1", "new=[2001:db8::2]"}
 		h.PidMode = "host"
 		r.Mounts = []container.MountPoint{
-			{Type: mount.TypeBind, Source: "/srv", Destination: "/data"},
+			{Type: mount.TypeBind, Source: "/srv", Destination: "/data", RW: true},
 			{Type: mount.TypeVolume, Name: "run", Driver: "local", Source: "/var/lib/docker/volumes/run/_data", Destination: "/r"},
 			{Type: mount.TypeTmpfs, Destination: "/tmp"},
 		}
@@ -87,7 +87,7 @@ func TestInspect(t *testing.T) {
 		Vsock:        true, // the engine is an old one
 		PIDMode:      "host",
 		Runtime:      "runc",
-		Mounts:       []Mount{{"/srv", "/data"}, {"/run", "/r"}},
+		Mounts:       []Mount{{"/srv", "/data", false}, {"/run", "/r", true}},
 	}
 	if diff := cmp.Diff(want, got, compare...); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

@@ -43,7 +43,7 @@ func TestRefusals(t *testing.T) {
 		return func(c *Container, _ *Conditions) { c.Runtime = r }
 	}
 	mounted := func(source string) func(*Container, *Conditions) {
-		return func(c *Container, _ *Conditions) { c.Mounts = []Mount{{source, "/mnt"}} }
+		return func(c *Container, _ *Conditions) { c.Mounts = []Mount{{Source: source, Destination: "/mnt"}} }
 	}
 	restart := func(policy string, managed ...string) func(*Container, *Conditions) {
 		return func(c *Container, o *Conditions) {
@@ -294,6 +294,38 @@ func TestResolvesOnHost(t *testing.T) {
 			o := Conditions{Info: tt.info, HostServers: tt.host}
 			if got := o.DNSWarning(Network{Internal: tt.internal}); strings.Contains(got, "--dns with a server that is not a loopback address") != tt.want {
 				t.Errorf("warning %q, want one: %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A container whose policy is in a file of the host must not be able to write that.
+func TestMayWrite(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "policies", "p.json"), filepath.Join(dir, "link")
+	for _, err := range []error{os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Symlink(filepath.Dir(file), link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		mounts []Mount
+		want   bool
+	}{
+		{"none", nil, false},
+		{"file", []Mount{{Source: file, Destination: "/p"}}, true},
+		{"directory", []Mount{{Source: filepath.Dir(file), Destination: "/p"}}, true},
+		{"above", []Mount{{Source: dir, Destination: "/tmp"}}, true},
+		{"link", []Mount{{Source: link, Destination: "/p"}}, true},
+		{"read-only", []Mount{{Source: dir, Destination: "/tmp", ReadOnly: true}}, false},
+		{"both", []Mount{{Source: dir, Destination: "/a", ReadOnly: true}, {Source: dir, Destination: "/b"}}, true},
+		{"beside", []Mount{{Source: filepath.Join(dir, "other"), Destination: "/p"}}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, may := (&Container{Mounts: tt.mounts}).MayWrite(file)
+			if may != tt.want || may && (r.Weak || !strings.Contains(r.What, file)) {
+				t.Errorf("%v, %v, want %v", r, may, tt.want)
 			}
 		})
 	}

@@ -33,7 +33,19 @@ func (c *Container) sockets(o *Conditions) []Refusal {
 	return list
 }
 
-// shows reports whether a mount of source has the socket at path in it. Files are compared too, where this process
+// MayWrite returns the refusal of a container that has a host's file with its own policy mounted, by itself or in a
+// directory, so that it may write it; false if it has none.
+func (c *Container) MayWrite(policyFile string) (Refusal, bool) {
+	for _, m := range c.Mounts {
+		if !m.ReadOnly && shows(m.Source, policyFile) {
+			return Refusal{SocketMount, fmt.Sprintf("the mount of %s at %s lets the container write %s, which has its own policy", m.Source, m.Destination, policyFile),
+				"create it without that mount, or with a read-only one", false}, true
+		}
+	}
+	return Refusal{}, false
+}
+
+// shows reports whether a mount of source has the file at path in it. Files are compared too, where this process
 // can see them, since a mount can give a directory another name.
 func shows(source, path string) bool {
 	source, path = followed(source), followed(path)
