@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -168,5 +169,33 @@ func sendFrames(t *testing.T, ns *netnstest.Namespace) {
 		if a := Send(t.Context(), ns.Do, Probe{Kind: k, To: netip.AddrPortFrom(Nobody4, 0)}); a.Outcome != Silent || a.Sent != 1 {
 			t.Errorf("kind %d: %v (%s), on %d interfaces", k, a.Outcome, a.Detail, a.Sent)
 		}
+	}
+}
+
+// Whoever answers in place of the proxy cannot make us keep what it sends.
+func TestAnswerWithoutEnd(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const far = 64 << 20 // more than sockets hold
+	sent := make(chan int, 1)
+	go func() {
+		total := 0
+		defer func() { sent <- total }()
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		n, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
+		for more := strings.Repeat("x", 1<<20); err == nil && total < far; n, err = io.WriteString(c, more) {
+			total += n
+		}
+	}()
+	a := Send(t.Context(), func(f func() error) error { return f() }, Probe{Kind: Connect, To: l.Addr().(*net.TCPAddr).AddrPort(), Name: "allowed.test:443"})
+	if total := <-sent; total >= far || a.Outcome == Answered || a.Outcome == Blocked {
+		t.Errorf("%v (%.60s) after %d bytes", a.Outcome, a.Detail, total)
 	}
 }

@@ -139,6 +139,9 @@ func ask(ctx context.Context, in func(func() error) error, p Probe) (a Answer, e
 	return a, nil
 }
 
+// maxAnswer bounds what is read of a proxy's answer, in bytes.
+const maxAnswer = 16 << 10
+
 // connect asks a proxy for a tunnel, and sends nothing in it.
 func connect(ctx context.Context, in func(func() error) error, p Probe) (a Answer, err error) {
 	c, err := dial(ctx, in, "tcp", p.To, 0)
@@ -149,7 +152,8 @@ func connect(ctx context.Context, in func(func() error) error, p Probe) (a Answe
 	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", p.Name); err != nil {
 		return a, err
 	}
-	r, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
+	// Where rules are missing it may be the workload that answers.
+	r, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, maxAnswer)), &http.Request{Method: http.MethodConnect})
 	if err != nil {
 		return a, err
 	}
