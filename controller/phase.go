@@ -8,6 +8,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller/api"
+	"sluice/dockernet/xdp"
 	"sluice/policy"
 )
 
@@ -94,7 +95,10 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	const doing = "switching"
 	if plan != m.plan || m.restage {
 		m.restage = true // until it is in force, the layers hold two
-		if err := m.stages(func(l Layer) error { return l.Stage(plan) }); err != nil {
+		if err := m.stages(func(l Layer) error { return l.Stage(plan) }); errors.Is(err, xdp.ErrTaken) {
+			// On a link that has come the workload may send past the gate already, and there is no guard yet.
+			return api.Receipt{}, c.quarantine(ctx, m, doing, err)
+		} else if err != nil {
 			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.name(), err)
 		}
 	}

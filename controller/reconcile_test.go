@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller/api"
+	"sluice/dockernet/xdp"
 	"sluice/policy"
 )
 
@@ -581,5 +583,20 @@ func TestClearWithoutEngine(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, error %v", left, err)
+	}
+}
+
+// TestQueueTaken quarantines a container that has a queue of a link which was connected later, so that no rule inside holds
+// there: the guard is not on that link yet.
+func TestQueueTaken(t *testing.T) {
+	w := newWorld()
+	c, _ := w.control(t, t.TempDir())
+	w.attached(t, c, "web", id1)
+	w.failing("gate stage", fmt.Errorf("queues of interface eth1: %w", xdp.ErrTaken))
+	w.change(id1, func(c *Container) { c.Networks = append(c.Networks, Network{ID: "net9", Name: "later", Bridge: "br9"}) })
+	w.events <- Event{Kind: NetworkJoined, Container: id1, Network: "net9"}
+	eventually(t, "it is quarantined", func() bool { return status(t, c, "web").State == api.Quarantined })
+	if n := w.net(id1); n.gate.holds() != "nothing passes" || n.guard.holds() != "nothing passes" {
+		t.Errorf("gate %s, guard %s", n.gate.holds(), n.guard.holds())
 	}
 }

@@ -129,7 +129,7 @@ func (g inside) Stage(p *controller.Plan) error {
 	if err := g.gate.Stage(gateSpec(p)); err != nil {
 		return err
 	}
-	return g.queues.Keep(g.ns) // there may be other links
+	return g.queues.Add(g.ns) // there may be other links
 }
 func (g inside) Both(phase policy.Phase) error          { return g.gate.Both(phase) }
 func (g inside) Quarantine(*controller.Container) error { return g.gate.Quarantine() }

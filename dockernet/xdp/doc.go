@@ -4,3 +4,8 @@
 // are written where they leave the host, behind all rules: see package guard. Docker's seccomp profile lets the sockets
 // through, and CAP_NET_RAW opens them. But a queue has one at most, so one that does nothing keeps others out.
 package xdp
+
+import "errors"
+
+// ErrTaken is in the error for a queue on which somebody else has a socket.
+var ErrTaken = errors.New("a program has a socket of AF_XDP on it, whose frames pass no rule inside: end that program, or create the container with --cap-drop NET_RAW")

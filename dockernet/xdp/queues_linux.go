@@ -29,9 +29,6 @@ type Queues struct {
 	kept map[int][]int // sockets, by the index of the interface
 }
 
-// ErrTaken is in the error for a queue on which somebody else has a socket.
-var ErrTaken = errors.New("a program has a socket of AF_XDP on it, whose frames pass no rule inside: end that program, or create the container with --cap-drop NET_RAW")
-
 const (
 	mostQueues  = 4096
 	patience    = time.Second
@@ -53,10 +50,15 @@ func (q *Queues) deadline(now time.Time) time.Time {
 // Keep keeps the queues of all interfaces of the namespace, those too that have come since the last call. Where the
 // kernel has no such sockets it keeps none. If this process cannot open them although the kernel has them, that is an
 // error: a workload may be able to.
-func (q *Queues) Keep(ns *netns.Namespace) error {
+func (q *Queues) Keep(ns *netns.Namespace) error { return q.keep(ns, q.deadline(time.Now())) }
+
+// Add is Keep where the former queues are kept already. On those that have come, nobody but a workload can be, so it waits
+// for none.
+func (q *Queues) Add(ns *netns.Namespace) error { return q.keep(ns, time.Time{}) }
+
+func (q *Queues) keep(ns *netns.Namespace, until time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	until := q.deadline(time.Now())
 	return ns.Do(func() error {
 		interfaces, err := net.Interfaces()
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/netns"
 	"sluice/dockernet/netns/netnstest"
 )
 
@@ -56,6 +57,11 @@ func TestQueues(t *testing.T) {
 	free("eth1", true)
 	keep()
 	free("eth1", false)
+	link("eth2", "203.0.113.1/24")
+	if err := q.Add(inside.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	free("eth2", false)
 	free("eth0", false)
 
 	h := inside.Handle(t)
@@ -70,7 +76,7 @@ func TestQueues(t *testing.T) {
 		t.Errorf("eth1 is still there: %v", err)
 	}
 	keep()
-	if len(q.kept) != 1 {
+	if len(q.kept) != 2 {
 		t.Errorf("sockets of %d interfaces are kept", len(q.kept))
 	}
 	q.Close()
@@ -80,8 +86,10 @@ func TestQueues(t *testing.T) {
 		t.Fatal(err)
 	}
 	others := Queues{Patience: time.Millisecond}
-	if err := others.Keep(inside.Namespace); !errors.Is(err, ErrTaken) {
-		t.Errorf("a queue that another has: %v", err)
+	for _, keep := range []func(*netns.Namespace) error{others.Keep, others.Add} {
+		if err := keep(inside.Namespace); !errors.Is(err, ErrTaken) {
+			t.Errorf("a queue that another has: %v", err)
+		}
 	}
 }
 

@@ -13,4 +13,5 @@ import (
 type Queues struct{ Patience time.Duration }
 
 func (*Queues) Keep(*netns.Namespace) error { return errors.ErrUnsupported }
+func (*Queues) Add(*netns.Namespace) error  { return errors.ErrUnsupported }
 func (*Queues) Close()                      {}
