@@ -55,6 +55,8 @@ type Controller struct {
 	adopter *adopter
 	began   time.Time // when New was called
 	broken  map[string]error
+	// unguarded is unguardedTime, but in tests.
+	unguarded time.Duration
 	// recovered is closed when all that an earlier controller left was looked at.
 	recovered chan struct{}
 
@@ -78,7 +80,7 @@ func New(config Config) (*Controller, error) {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, dismissed: map[string]bool{},
-		silent: map[string]silent{}, began: time.Now(), recovered: make(chan struct{})}
+		silent: map[string]silent{}, began: time.Now(), unguarded: unguardedTime, recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
 	c.adopter = &adopter{Controller: c, patience: patience, followers: map[string]*follower{}}
 	records, broken, err := s.load()

@@ -29,6 +29,7 @@ type member struct {
 	restage   bool               // the layers hold something else staged than plan
 	intruders map[string]Refusal // containers that share its network and could change its rules, by their ids
 	unknown   string             // why an adopted container's policy is not known; empty if it is
+	late      time.Time          // since when the rules do not follow the container's networks; zero if they do
 	since     time.Time
 	uncovered time.Duration
 
@@ -125,7 +126,7 @@ func (m *member) letGo() error {
 	if m.net != nil {
 		errs = append(errs, m.net.Close())
 	}
-	m.auditing, m.sockets, m.net, m.plan, m.restage = nil, nil, nil, nil, false
+	m.auditing, m.sockets, m.net, m.plan, m.restage, m.late = nil, nil, nil, nil, false, time.Time{}
 	return errors.Join(errs...)
 }
 

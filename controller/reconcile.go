@@ -315,10 +315,14 @@ func (c *Controller) takeUp(ctx context.Context, m *member) error {
 // refresh brings the rules in step with the container's networks and the names on them.
 func (c *Controller) refresh(ctx context.Context, m *member) error {
 	plan, err := c.plan(ctx, m, m.record.set)
+	if errors.Is(err, control.ErrInvalid) {
+		return c.behind(ctx, m, err)
+	}
 	if err != nil {
 		return err
 	}
 	if plan.same(m.plan) {
+		m.late = time.Time{}
 		if m.shown.Load().status.Name != m.name() {
 			m.publish()
 		}
@@ -334,7 +338,30 @@ func (c *Controller) refresh(ctx context.Context, m *member) error {
 		c.log.Info("networks have changed", "container", receipt.Container, "generation", receipt.Generation,
 			"cut", receipt.FlowsCut, "kept", receipt.FlowsKept, "ms", receipt.Milliseconds)
 	}
-	return err
+	return c.behind(ctx, m, err)
+}
+
+// unguardedTime is how long the rules may fail to follow a container to a network that was connected. The rules inside
+// hold there too, but frames that pass them meet no guard on that link.
+const unguardedTime = 10 * time.Second
+
+// behind returns the error of rules that were to follow the container's networks, and quarantines the container if they
+// have not followed for too long to one that it is on.
+func (c *Controller) behind(ctx context.Context, m *member, err error) error {
+	switch {
+	case err == nil, m.plan == nil: // or it is quarantined
+		m.late = time.Time{}
+		return err
+	case !slices.ContainsFunc(m.container.Networks, func(n Network) bool { return !slices.ContainsFunc(m.plan.Container.Networks, n.same) }):
+		return err
+	case m.late.IsZero():
+		m.late = time.Now()
+	}
+	if time.Since(m.late) < c.unguarded {
+		return err
+	}
+	m.late = time.Time{}
+	return c.quarantine(ctx, m, "following it to a network", err)
 }
 
 // rename tells the sidecar what names stand for now, where nothing else has changed.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -598,5 +599,46 @@ func TestQueueTaken(t *testing.T) {
 	eventually(t, "it is quarantined", func() bool { return status(t, c, "web").State == api.Quarantined })
 	if n := w.net(id1); n.gate.holds() != "nothing passes" || n.guard.holds() != "nothing passes" {
 		t.Errorf("gate %s, guard %s", n.gate.holds(), n.guard.holds())
+	}
+}
+
+// TestNetworkUnguarded quarantines a container to whose new network the guard cannot follow, but not at once: networks may
+// change again meanwhile. Where one was disconnected nothing is open, however long that lasts.
+func TestNetworkUnguarded(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		limit  time.Duration
+		change func(*Container)
+		want   api.State
+	}{
+		{"connected", 0, func(c *Container) { c.Networks = append(c.Networks, Network{ID: "net9", Name: "later", Bridge: "br9"}) }, api.Quarantined},
+		{"just-connected", time.Hour, func(c *Container) { c.Networks = append(c.Networks, Network{ID: "net9", Name: "later", Bridge: "br9"}) }, api.Attached},
+		{"disconnected", 0, func(c *Container) { c.Networks = nil }, api.Attached},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld()
+			c, _ := w.control(t, t.TempDir())
+			w.attached(t, c, "web", id1)
+			w.settled(t, c)
+			c.unguarded = tt.limit
+			w.steps()
+			w.failing("guard stage", errFake)
+			w.change(id1, tt.change)
+			w.events <- Event{Kind: NetworkJoined, Container: id1, Network: "net9"}
+			eventually(t, "it was tried", func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return slices.Contains(w.journal, "guard stage")
+			})
+			eventually(t, "it is "+string(tt.want), func() bool { return status(t, c, "web").State == tt.want })
+			w.failing("", nil)
+			if tt.want == api.Quarantined {
+				return
+			}
+			eventually(t, "the rules have followed", func() bool { return status(t, c, "web").Generation > 1 })
+			if s := status(t, c, "web"); s.State != tt.want {
+				t.Errorf("it is %s: %s", s.State, s.Problem)
+			}
+		})
 	}
 }
