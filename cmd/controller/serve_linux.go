@@ -157,7 +157,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 		shown := ui.New(c, readBuild().Version)
 		lookers.Handle("/", shown)
 		tasks.Go(func() error { return shown.Run(ctx) })
-		tasks.Go(func() error { return serveAt(ctx, netutil.LimitListener(page, maxReaders), lookers, log) })
+		tasks.Go(func() error { return serveAt(ctx, page, lookers, log) })
 	}
 	if metrics != nil {
 		tasks.Go(func() error { return serveAt(ctx, metrics, readers, log) })
@@ -267,7 +267,7 @@ func listenAt(ctx context.Context, flag, addr string, closed *[]netip.AddrPort) 
 	return tcp, nil
 }
 
-// maxReaders is how many connections the page may have at once.
+// maxReaders is how many connections may be open at once to an address of those who only read.
 const maxReaders = 64
 
 // serveAt answers those who only read, Prometheus or a browser, until ctx is done.
@@ -276,7 +276,7 @@ func serveAt(ctx context.Context, l net.Listener, handler http.Handler, log *slo
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(netutil.LimitListener(l, maxReaders)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
