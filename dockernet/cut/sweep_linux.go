@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"sluice/dockernet/netns"
 )
@@ -37,6 +38,7 @@ func Sweep(host *netns.Namespace, places []Place) (r Report, err error) {
 		if spec == nil {
 			continue
 		}
+		at.addresses = spec.Addresses
 		for _, a := range spec.Addresses {
 			of[a] = at
 		}
@@ -66,13 +68,23 @@ const handful = 16
 // place is one that is being swept.
 type place struct {
 	Place
-	report  *Report
-	victims []victim // on the host
+	report    *Report
+	addresses []netip.Addr // for which entries are looked for; nil before that
+	victims   []victim     // on the host
+}
+
+// hold is Hold while the container has these addresses. Others may have them afterwards.
+func (p *place) hold(do func(*Spec)) {
+	p.Hold(func(s *Spec) {
+		if p.addresses == nil || slices.Equal(p.addresses, s.Addresses) {
+			do(s)
+		}
+	})
 }
 
 // now is what is refused at present, nil if that is not known.
 func (p *place) now() (spec *Spec) {
-	p.Hold(func(s *Spec) { spec = s })
+	p.hold(func(s *Spec) { spec = s })
 	return spec
 }
 
@@ -98,7 +110,7 @@ func (p *place) end(c *cutter, victims []victim) (err error) {
 	for len(victims) > 0 && err == nil {
 		some := victims[:min(handful, len(victims))]
 		victims = victims[len(some):]
-		p.Hold(func(now *Spec) {
+		p.hold(func(now *Spec) {
 			var refused []victim
 			for _, v := range some {
 				if v.refusedBy(now) {

@@ -99,6 +99,7 @@ func TestSweepByTheRulesInForce(t *testing.T) {
 		{"unknown", 1, nil, 1},
 		{"unknown_before_the_end_inside", 2, nil, 1},
 		{"allowed_before_the_end_inside", 2, &Spec{Refused: func(netip.AddrPort, uint8) bool { return false }, Addresses: own}, 1},
+		{"other_addresses_before_the_end_inside", 2, &Spec{Refused: func(netip.AddrPort, uint8) bool { return true }, Addresses: own[:1]}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t)
