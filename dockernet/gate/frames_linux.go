@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/netns"
 	"sluice/dockernet/nft"
 )
 
@@ -36,10 +37,10 @@ func (g *Gate) holdFrames(only6 bool) (err error) {
 func (g *Gate) tryHoldFrames(only6 bool) error {
 	var interfaces []net.Interface
 	if err := g.ns.Do(func() (err error) {
-		interfaces, err = net.Interfaces()
+		interfaces, err = netns.Interfaces()
 		return err
 	}); err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return err
 	}
 	var chains []nft.Chain
 	for _, i := range interfaces {

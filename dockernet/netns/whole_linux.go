@@ -3,6 +3,7 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -31,4 +32,18 @@ func Whole[T any](list func() ([]T, error)) ([]T, error) {
 		time.Sleep(wholePause)
 	}
 	return nil, fmt.Errorf("something changes the namespace's network all the time: asked %d times in vain, try again", wholeTries)
+}
+
+// Interfaces is [net.Interfaces] of the calling thread's namespace, but never a part of them.
+func Interfaces() ([]net.Interface, error) {
+	links, err := Whole(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	list := make([]net.Interface, len(links))
+	for i, l := range links {
+		a := l.Attrs()
+		list[i] = net.Interface{Index: a.Index, MTU: a.MTU, Name: a.Name, HardwareAddr: a.HardwareAddr, Flags: a.Flags}
+	}
+	return list, nil
 }

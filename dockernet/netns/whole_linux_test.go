@@ -1,7 +1,9 @@
 package netns_test
 
 import (
+	"bytes"
 	"errors"
+	"net"
 	"slices"
 	"testing"
 
@@ -9,6 +11,24 @@ import (
 
 	"sluice/dockernet/netns"
 )
+
+// What the kernel says in its own form is what the standard library makes of it.
+func TestInterfaces(t *testing.T) {
+	want, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := netns.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(a, b net.Interface) bool {
+		return a.Index == b.Index && a.MTU == b.MTU && a.Name == b.Name && a.Flags == b.Flags && bytes.Equal(a.HardwareAddr, b.HardwareAddr)
+	}
+	if !slices.EqualFunc(got, want, same) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
 
 func TestWhole(t *testing.T) {
 	failed := errors.New("no memory")

@@ -15,6 +15,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"sluice/dockernet/netns"
 )
 
 // Send sends p from the namespace that in runs functions in, and waits for what comes of it, for [Limit] at most. It
@@ -199,7 +201,7 @@ func loopback(ctx context.Context, in func(func() error) error) (a Answer, err e
 
 // interfaces are those of the namespace that frames can leave by.
 func interfaces() (list []net.Interface, err error) {
-	all, err := net.Interfaces()
+	all, err := netns.Interfaces()
 	for _, i := range all {
 		if i.Flags&net.FlagLoopback == 0 && i.Flags&net.FlagUp != 0 && len(i.HardwareAddr) == 6 {
 			list = append(list, i)

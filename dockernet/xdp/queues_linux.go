@@ -60,9 +60,9 @@ func (q *Queues) keep(ns *netns.Namespace, until time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return ns.Do(func() error {
-		interfaces, err := net.Interfaces()
+		interfaces, err := netns.Interfaces()
 		if err != nil {
-			return fmt.Errorf("list interfaces: %w", err)
+			return err
 		}
 		there := make(map[int]bool)
 		for _, i := range interfaces {
