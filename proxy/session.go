@@ -85,8 +85,8 @@ type Change struct {
 }
 
 // cutTimeout is how long a switch waits for the event loops to have judged every flow. They need microseconds a
-// flow; one that does not answer hangs.
-const cutTimeout = 5 * time.Second
+// flow; one that does not answer hangs. The controller waits longer, or it would kill the sidecar for it.
+const cutTimeout = 2 * time.Second
 
 func (s *Server) newSession(id string) (*Session, error) {
 	session := &Session{server: s, id: id, condition: control.Empty, tunnels: make([]*conn, len(s.workers))}

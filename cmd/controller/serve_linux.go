@@ -122,7 +122,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, kernel.Close()) }()
-	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket}, Routes: engine.Routes,
+	containers := &host.Engine{Client: asked, Docker: docker, Sockets: []string{s.socket, filepath.Join(dir, "state"), filepath.Join(dir, "proxy")}, Routes: engine.Routes,
 		EarlyRules: s.kept != "", Adopt: s.adopt != ""}
 	c, err = controller.New(controller.Config{
 		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),

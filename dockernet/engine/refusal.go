@@ -52,7 +52,7 @@ type Conditions struct {
 	// Attached reports whether a container, by id or name, is under a policy. Nil is for none.
 	Attached func(container string) bool
 	// Sockets are paths on the host that give power over the engine or over policies, beside those in
-	// [EngineSockets]. Whoever has one of them, or a directory with one, could have anything.
+	// [EngineSockets], and directories of such paths. Whoever has one of them, or a directory with one, could have anything.
 	Sockets []string
 	// HostServers are the DNS servers in the host's resolv.conf.
 	HostServers []netip.Addr

@@ -24,7 +24,7 @@ func conditions() Conditions {
 		Info: Info{Version: "28.5.2", APIVersion: "1.51", DefaultRuntime: "runc", Runtimes: map[string]string{
 			"runc": "runc", "gvisor": "runsc", "nvidia": "nvidia-container-runtime"}},
 		Attached: func(container string) bool { return container == "attached" },
-		Sockets:  []string{"/srv/sluice/sluice.sock"},
+		Sockets:  []string{"/srv/sluice/sluice.sock", "/srv/sluice/state"},
 	}
 }
 
@@ -103,6 +103,7 @@ func TestRefusals(t *testing.T) {
 		{"root", mounted("/"), []Kind{SocketMount}, false, "without that mount"},
 		{"control_socket", mounted("/srv/sluice/sluice.sock"), []Kind{SocketMount}, false, "without that mount"},
 		{"control_socket_parent", mounted("/srv"), []Kind{SocketMount}, false, "without that mount"},
+		{"state", mounted("/srv/sluice/state"), []Kind{SocketMount}, false, "without that mount"},
 		{"beside", mounted("/srv/sluice/data"), nil, false, ""},
 		{"same_beginning", mounted("/run/docker.sock.d"), nil, false, ""},
 		{"home", mounted("/home/somebody"), nil, false, ""},

@@ -24,8 +24,12 @@ func (c *Container) sockets(o *Conditions) []Refusal {
 			if !shows(m.Source, s) {
 				continue
 			}
+			what := "the socket "
+			if filepath.Ext(s) != ".sock" {
+				what = "what is in "
+			}
 			list = append(list, Refusal{SocketMount,
-				fmt.Sprintf("the mount of %s at %s gives the container the socket %s, and with it the engine or its own policy", m.Source, m.Destination, s),
+				fmt.Sprintf("the mount of %s at %s gives the container %s%s, and with it the engine or its own policy", m.Source, m.Destination, what, s),
 				"create it without that mount", false})
 			break
 		}
