@@ -54,9 +54,10 @@ func TestUnitsAreValid(t *testing.T) {
 		t.Skip("needs systemd-analyze and the programs: go test ./e2e -run-docker")
 	}
 	dir := unit(t)
+	// Of its exposure 0.4 are for the families AF_PACKET and AF_XDP, which hold queues and prove that frames are refused.
 	for _, args := range [][]string{
 		{"verify", "--man=no", "--recursive-errors=no", filepath.Join(dir, "sluice.service"), filepath.Join(dir, "sluice.socket")},
-		{"security", "--offline=true", "--no-pager", "--threshold=53", filepath.Join(dir, "sluice.service")},
+		{"security", "--offline=true", "--no-pager", "--threshold=57", filepath.Join(dir, "sluice.service")},
 	} {
 		out, err := exec.Command("systemd-analyze", args...).CombinedOutput()
 		if err != nil || args[0] == "verify" && len(out) > 0 {
