@@ -8,6 +8,7 @@ import (
 
 	"sluice/control"
 	"sluice/controller/api"
+	"sluice/giveback"
 	"sluice/policy"
 )
 
@@ -68,6 +69,7 @@ func (c *Controller) Attach(ctx context.Context, ref string, policies policy.Pha
 
 func (c *Controller) attach(ctx context.Context, m *member, began time.Time, before Before) (api.Receipt, error) {
 	const doing = "attaching"
+	defer giveback.Soon()
 	proxied, touched, err := c.establish(ctx, m)
 	if err != nil && !touched {
 		return api.Receipt{}, errors.Join(fmt.Errorf("attach container %s: %w", m.name(), err), c.abandon(ctx, m))
@@ -268,6 +270,7 @@ func (c *Controller) Detach(ctx context.Context, ref string) error {
 		return err
 	}
 	defer m.leave()
+	giveback.Soon()
 	ctx = context.WithoutCancel(ctx)
 	if m.net != nil {
 		if err := m.release(); err != nil {

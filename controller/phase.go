@@ -9,6 +9,7 @@ import (
 	"sluice/control"
 	"sluice/controller/api"
 	"sluice/dockernet/xdp"
+	"sluice/giveback"
 	"sluice/policy"
 )
 
@@ -32,6 +33,7 @@ func (c *Controller) Set(ctx context.Context, ref string, policies policy.Phases
 	if err != nil {
 		return api.Receipt{}, err
 	}
+	giveback.Soon()
 	defer m.leave()
 	return c.switchTo(ctx, m, newPolicySet(policies), m.record.Phase, generation)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"sluice/control"
+	"sluice/giveback"
 	"sluice/matcher"
 	"sluice/policy"
 )
@@ -53,6 +54,7 @@ func (s *Server) SetSession(ctx context.Context, id string, spec control.Session
 			return control.Receipt{}, control.InvalidError(err)
 		}
 		change.Policies = &phases
+		giveback.Soon()
 	}
 	if spec.Phase != "" {
 		phase, err := policy.ParsePhase(spec.Phase)
@@ -121,6 +123,7 @@ func (s *Server) DeleteSession(_ context.Context, id string) (control.Receipt, e
 	if session == nil {
 		return control.Receipt{}, control.NotFoundError(id)
 	}
+	giveback.Soon()
 	open := int(session.flows.Load())
 	session.close()
 	return control.Receipt{Session: id, Generation: session.rules().generation, Phase: session.rules().phase.String(),
