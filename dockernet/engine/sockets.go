@@ -24,12 +24,11 @@ func (c *Container) sockets(o *Conditions) []Refusal {
 			if !shows(m.Source, s) {
 				continue
 			}
-			what := "the socket "
+			what := "the mount of %s at %s gives the container the socket %s, and with it the engine or its own policy"
 			if filepath.Ext(s) != ".sock" {
-				what = "what is in "
+				what = "the mount of %s at %s gives the container what is in %s, and with it its own policy"
 			}
-			list = append(list, Refusal{SocketMount,
-				fmt.Sprintf("the mount of %s at %s gives the container %s%s, and with it the engine or its own policy", m.Source, m.Destination, what, s),
+			list = append(list, Refusal{SocketMount, fmt.Sprintf(what, m.Source, m.Destination, s),
 				"create it without that mount", false})
 			break
 		}

@@ -46,14 +46,6 @@ var faults = []fault{
 	{"the host's rules are deleted", func(ctx context.Context, st *stage, _ *container) error {
 		return st.InEngineNamespace(func() error { return deleteTables(ctx) })
 	}, nil},
-	{"the rules inside are deleted, by the host's root", func(ctx context.Context, _ *stage, c *container) error {
-		return c.ns.Do(func() error { return deleteTables(ctx) })
-	}, func(ctx context.Context, st *stage, c *container) error {
-		if err := st.api.Detach(ctx, c.name); err != nil {
-			return err
-		}
-		return st.attachForSoak(ctx, c.name)
-	}},
 	{"the engine hangs for a second", func(_ context.Context, st *stage, _ *container) error {
 		return st.signalEngine(syscall.SIGSTOP)
 	}, func(_ context.Context, st *stage, _ *container) error {
