@@ -232,13 +232,28 @@ func (a attacher) Attach(ctx context.Context, what api.Attach) (status api.Statu
 	return status, err
 }
 
+// ping asks whether the engine is there.
+func ping(ctx context.Context) error {
+	docker, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		return fmt.Errorf("engine client: %w", err)
+	}
+	defer docker.Close()
+	_, err = docker.Ping(ctx)
+	return reachable(err)
+}
+
 // startLimit is how long a controller may take to listen.
 const startLimit = 20 * time.Second
 
-// ensureController starts a controller on a socket where none listens.
+// ensureController starts a controller on a socket where none listens. It does not where there is no engine, so that
+// nothing is left behind.
 func ensureController(ctx context.Context, socket string) error {
 	if listens(socket) {
 		return nil
+	}
+	if err := ping(ctx); err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
