@@ -211,6 +211,12 @@ func TestAgreesWithMatcher(t *testing.T) {
 			f = kindOf(a)
 			want := j.plane(protocol, a, port)
 			got := l.probe(t, protocol, to)
+			if protocol == "udp" && got == "refused" && want != got {
+				// Connection tracking may have no place for a datagram (seen once in some 20 runs). What the rules refuse
+				// is refused from any port.
+				t.Logf("%s to %s: %v; once more", protocol, to, lastRefusal)
+				got = l.probe(t, protocol, to)
+			}
 			asked[f]++
 			if want != "refused" {
 				let[f]++

@@ -288,10 +288,14 @@ func exchange(c net.Conn) string {
 	return name
 }
 
+// lastRefusal is what outcome made a refusal of last, for messages. Probes are made one after another.
+var lastRefusal error
+
 // outcome tells a refusal, which is quick, from all other errors.
 func outcome(err error) string {
 	for _, refusal := range []unix.Errno{unix.ECONNREFUSED, unix.ECONNRESET, unix.EPERM, unix.EHOSTUNREACH, unix.EACCES} {
 		if errors.Is(err, refusal) {
+			lastRefusal = err
 			return "refused"
 		}
 	}
