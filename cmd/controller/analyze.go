@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -90,31 +88,6 @@ func (a analyzed) print(cmd *cobra.Command, joined bool) error {
 		rows = append(rows, []string{"  -", "(no operation names it)", clean(u.Target), fmt.Sprint(u.Allowed), fmt.Sprint(u.Refused), ""})
 	}
 	return printTable(cmd, rows)
-}
-
-// readAll reads a file, or stdin for "-", of at most limit bytes.
-func readAll(cmd *cobra.Command, name string, limit int64) ([]byte, error) {
-	in, err := open(cmd, name)
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	data, err := io.ReadAll(io.LimitReader(in, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("has more than %d bytes", limit)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", display(name), err)
-	}
-	return data, nil
-}
-
-// open opens a file, or stdin for "-".
-func open(cmd *cobra.Command, name string) (io.ReadCloser, error) {
-	if name == "-" {
-		return io.NopCloser(cmd.InOrStdin()), nil
-	}
-	return os.Open(name)
 }
 
 // readAudit sums up an audit file, or the result of a task.

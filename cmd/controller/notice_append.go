@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"unicode/utf8"
 
@@ -46,7 +44,7 @@ func (f *inputForm) Type() string { return "FORM" }
 
 // appendNotice reads an input and returns a copy with the notice behind it, and where in it that is.
 func appendNotice(cmd *cobra.Command, name string, form inputForm, notice string) (copied string, surfaces []string, err error) {
-	data, err := readInput(cmd, name)
+	data, err := readAll(cmd, name, pyjson.MaxBytes)
 	if err != nil {
 		return "", nil, err
 	}
@@ -94,26 +92,6 @@ func appendNotice(cmd *cobra.Command, name string, form inputForm, notice string
 		return "", nil, fmt.Errorf("%s: %w", display(name), err)
 	}
 	return prompt, surfaces, nil
-}
-
-// readInput reads what is for an agent, which may have pictures in it.
-func readInput(cmd *cobra.Command, name string) (data []byte, err error) {
-	in := cmd.InOrStdin()
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	if data, err = io.ReadAll(io.LimitReader(in, pyjson.MaxBytes+1)); err != nil {
-		return nil, fmt.Errorf("read %s: %w", display(name), err)
-	}
-	if len(data) > pyjson.MaxBytes {
-		return nil, fmt.Errorf("%s: has more than %d bytes", display(name), pyjson.MaxBytes)
-	}
-	return data, nil
 }
 
 var errFormAlone = errors.New("--as belongs to --append")

@@ -12,6 +12,7 @@ import (
 	"sluice/matcher"
 	"sluice/policy"
 	"sluice/policy/provider"
+	"sluice/policy/pyjson"
 )
 
 // planned is what plan finds, and its --json output.
@@ -267,7 +268,7 @@ func (p planned) print(cmd *cobra.Command) error {
 
 // printRollout prints an input with the notice behind it.
 func printRollout(cmd *cobra.Command, name, notice string, encoded bool) error {
-	data, err := readInput(cmd, name)
+	data, err := readAll(cmd, name, pyjson.MaxBytes)
 	if err != nil {
 		return failed(err)
 	}

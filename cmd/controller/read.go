@@ -22,21 +22,43 @@ func readDocument(cmd *cobra.Command, name string) (policy.Document, error) {
 	return policy.Parse(data)
 }
 
+// readFile reads a policy file, or stdin for "-".
 func readFile(cmd *cobra.Command, name string) ([]byte, error) {
-	in := cmd.InOrStdin()
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
+	in, err := open(cmd, name)
+	if err != nil {
+		return nil, err
 	}
+	defer in.Close()
 	data, err := io.ReadAll(io.LimitReader(in, policy.MaxDocumentBytes+1)) // package policy refuses the byte too many
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", display(name), err)
 	}
 	return data, nil
+}
+
+// readAll reads a file, or stdin for "-", of at most limit bytes.
+func readAll(cmd *cobra.Command, name string, limit int64) ([]byte, error) {
+	in, err := open(cmd, name)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("has more than %d bytes", limit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", display(name), err)
+	}
+	return data, nil
+}
+
+// open opens a file, or stdin for "-".
+func open(cmd *cobra.Command, name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(cmd.InOrStdin()), nil
+	}
+	return os.Open(name)
 }
 
 // readPolicy reads the policy of a phase: that of a file which names phases, or the one of a file that holds one.

@@ -129,38 +129,16 @@ func (s *soaker) dial(network, address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// errForbidden is a 403 of the proxy.
-var errForbidden = errors.New("refused by policy")
-
 // tunnel opens one to the echo port of a name.
 func (s *soaker) tunnel(name string) (net.Conn, error) {
 	conn, err := s.dial("tcp4", controller.ExplicitProxy.String())
 	if err != nil {
 		return nil, err
 	}
-	target := net.JoinHostPort(name, strconv.Itoa(internet.PortEcho))
-	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", target); err != nil {
+	if err := connect(conn, net.JoinHostPort(name, strconv.Itoa(internet.PortEcho))); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	var head [12]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	switch string(head[9:]) {
-	case "200":
-		// The rest of the head ends with an empty line; nothing comes behind it before something was sent.
-		var rest [512]byte
-		for n := 0; !bytes.HasSuffix(rest[:n], []byte("\r\n\r\n")); {
-			m, err := conn.Read(rest[n:])
-			if n += m; err != nil || n == len(rest) {
-				return nil, errors.Join(fmt.Errorf("CONNECT: %q", rest[:n]), err, conn.Close())
-			}
-		}
-		return conn, nil
-	case "403":
-		return nil, errors.Join(errForbidden, conn.Close())
-	}
-	return nil, errors.Join(fmt.Errorf("CONNECT %s: %q", target, head), conn.Close())
+	return conn, nil
 }
 
 // exchange sends a line and waits for it to come back.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -140,16 +141,32 @@ func (c *container) openFlow(named bool, port string) (net.Conn, error) {
 	return conn, connect(conn, net.JoinHostPort(sinkHost, port))
 }
 
+// errForbidden is a 403 of the proxy.
+var errForbidden = errors.New("refused by policy")
+
 // connect asks a proxy for a tunnel.
 func connect(conn net.Conn, target string) error {
 	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", target); err != nil {
 		return err
 	}
-	// Nothing comes behind the head before something was sent.
 	var head [4096]byte
 	n, err := io.ReadAtLeast(conn, head[:], len("HTTP/1.1 200"))
-	if err != nil || string(head[:12]) != "HTTP/1.1 200" {
-		return fmt.Errorf("CONNECT %s: %q, %v", target, head[:n], err)
+	if err != nil {
+		return fmt.Errorf("CONNECT %s: %q, %w", target, head[:n], err)
+	}
+	switch string(head[:12]) {
+	case "HTTP/1.1 403":
+		return errForbidden
+	case "HTTP/1.1 200":
+	default:
+		return fmt.Errorf("CONNECT %s: %q", target, head[:n])
+	}
+	// Nothing comes behind the head before something was sent.
+	for !bytes.HasSuffix(head[:n], []byte("\r\n\r\n")) {
+		m, err := conn.Read(head[n:])
+		if n += m; err != nil || n == len(head) {
+			return fmt.Errorf("CONNECT %s: %q, %w", target, head[:n], err)
+		}
 	}
 	return nil
 }
