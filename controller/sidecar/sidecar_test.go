@@ -603,9 +603,10 @@ func TestRemove(t *testing.T) {
 	w := newWorld(t)
 	c := w.start()
 	c.apply("s1", spec("ok.test"))
-	if _, err := os.Stat(filepath.Join(w.options.Dir, control.SocketName)); err != nil {
-		t.Errorf("the link to the control socket: %v", err)
-	}
+	c.until("the link to its control socket is there", func() bool { // it is made once all sessions are given
+		_, err := os.Stat(filepath.Join(w.options.Dir, control.SocketName))
+		return err == nil
+	})
 	c.stop()
 	for range 2 { // a second time there is nothing
 		if err := Remove(t.Context(), w.options); err != nil {
