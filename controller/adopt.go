@@ -62,8 +62,6 @@ type adopter struct {
 	*Controller
 	ctx   context.Context // of [Controller.Run]
 	tasks sync.WaitGroup
-	// patience is how long a container's networks may change while its policy does, until it is quarantined.
-	patience time.Duration
 
 	mu        sync.Mutex // guards all below
 	followers map[string]*follower
@@ -191,11 +189,6 @@ func (f *follower) run(ctx context.Context) {
 // maxRetryTime is how long after failures in a row a policy file's content is brought in force once more.
 const maxRetryTime = time.Minute
 
-const (
-	patience     = time.Second // engines under load need that to say that a network is gone
-	patienceStep = 5 * time.Millisecond
-)
-
 // firstPause is between two attempts to read a file that has not been good yet.
 const firstPause = 50 * time.Millisecond
 
@@ -293,7 +286,7 @@ func readPayload(p agentcompass.Payload) (*policySet, error) {
 
 // bring attaches the container, or puts other policies in force.
 func (f *follower) bring(ctx context.Context, set *policySet) (api.Receipt, error) {
-	receipt, err := f.patiently(ctx, set)
+	receipt, err := f.settled(ctx, set)
 	if !errors.Is(err, control.ErrNotFound) {
 		return receipt, err
 	}
@@ -302,7 +295,7 @@ func (f *follower) bring(ctx context.Context, set *policySet) (api.Receipt, erro
 	}
 	s, err := f.Attach(ctx, f.id, set.phases, policy.Baseline, api.Options{})
 	if errors.Is(err, control.ErrConflict) { // somebody was faster
-		return f.patiently(ctx, set)
+		return f.settled(ctx, set)
 	}
 	if err != nil {
 		return receipt, err
@@ -318,19 +311,12 @@ func (f *follower) bring(ctx context.Context, set *policySet) (api.Receipt, erro
 	return m.receipt(time.Now()), nil
 }
 
-// patiently puts other policies in force. With the policy a harness may change the container's networks, and what was
-// known of these is wrong then, for a moment.
-func (f *follower) patiently(ctx context.Context, set *policySet) (api.Receipt, error) {
-	for deadline := time.Now().Add(f.patience); ; time.Sleep(patienceStep) {
-		receipt, err := f.Set(ctx, f.id, set.phases, 0)
-		if err == nil || errors.Is(err, control.ErrNotFound) || errors.Is(err, control.ErrQuarantined) || time.Now().After(deadline) || ctx.Err() != nil {
-			return receipt, err
-		}
-		if m, err := f.locked(ctx, f.id); err == nil {
-			_ = f.reconcile(ctx, m) // the next Set says what is wrong
-			m.leave()
-		}
-	}
+// settled puts other policies in force. With the policy a harness may change the container's networks, so every failure
+// that may be due to that is tried again before the container is closed.
+func (f *follower) settled(ctx context.Context, set *policySet) (api.Receipt, error) {
+	return f.set(ctx, f.id, set, 0, func(err error) bool {
+		return !errors.Is(err, control.ErrNotFound) && !errors.Is(err, control.ErrQuarantined)
+	})
 }
 
 // mention shows in the container's status why its policy is not known, or that it is.

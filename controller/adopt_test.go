@@ -242,7 +242,7 @@ func TestAdoptWhileNetworksChange(t *testing.T) {
 	w := newWorld()
 	file := w.harnessed(t, "c1", `{"network_mode":"public"}`)
 	c, _ := w.control(t, t.TempDir())
-	c.adopter.patience = time.Minute
+	c.patience = time.Minute
 	w.events <- Event{Kind: ContainerChanged, Container: "c1"}
 	inMode(t, c, "task", "public")
 	w.settled(t, c)

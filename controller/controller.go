@@ -57,6 +57,8 @@ type Controller struct {
 	broken  map[string]error
 	// unguarded is unguardedTime, but in tests.
 	unguarded time.Duration
+	// patience is how long the engine may change a container's networks while its policy changes. Tests have more.
+	patience time.Duration
 	// recovered is closed when all that an earlier controller left was looked at.
 	recovered chan struct{}
 
@@ -80,9 +82,9 @@ func New(config Config) (*Controller, error) {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, dismissed: map[string]bool{},
-		silent: map[string]silent{}, began: time.Now(), unguarded: unguardedTime, recovered: make(chan struct{})}
+		silent: map[string]silent{}, began: time.Now(), unguarded: unguardedTime, patience: patience, recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
-	c.adopter = &adopter{Controller: c, patience: patience, followers: map[string]*follower{}}
+	c.adopter = &adopter{Controller: c, followers: map[string]*follower{}}
 	records, broken, err := s.load()
 	if err != nil {
 		return nil, err

@@ -39,8 +39,9 @@ type world struct {
 	audit      chan control.Event
 	namespaces int
 	ports      uint16
-	networks   []api.Network   // managed
-	guarded    map[string]bool // bridges
+	networks   []api.Network     // managed
+	guarded    map[string]bool   // bridges
+	staging    func(*Plan) error // what becomes of staged rules; it is called with mu held
 }
 
 func newWorld() *world {
@@ -415,6 +416,11 @@ func (l *fakeLayer) Stage(plan *Plan) error {
 	defer l.mu.Unlock()
 	if err := l.do(l.name + " stage"); err != nil {
 		return err
+	}
+	if l.staging != nil {
+		if err := l.staging(plan); err != nil {
+			return err
+		}
 	}
 	l.plan = plan
 	return nil

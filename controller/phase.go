@@ -15,28 +15,66 @@ import (
 
 // Phase puts a phase's policy in force. When it returns without an error, nothing passes any more that the policy
 // refuses. generation is 0, or must be greater than the container's ([control.ErrStale] otherwise). An error that is
-// [control.ErrQuarantined] means that nothing passes at all; after any other everything is as it was.
+// [control.ErrQuarantined] means that nothing passes at all; after any other everything is as it was. While the engine
+// connects the container to a network or disconnects it, this waits for a second at most.
 //
 // A container that does not run will start in that phase.
 func (c *Controller) Phase(ctx context.Context, ref string, phase policy.Phase, generation uint64) (api.Receipt, error) {
-	m, err := c.locked(ctx, ref)
-	if err != nil {
-		return api.Receipt{}, err
-	}
-	defer m.leave()
-	return c.switchTo(ctx, m, m.record.set, phase, generation)
+	return c.patiently(ctx, ref, unstaged, func(m *member) (api.Receipt, error) {
+		return c.switchTo(ctx, m, m.record.set, phase, generation)
+	})
 }
 
 // Set replaces the policies of all phases; the phase stays. Errors and generation are as for [Controller.Phase].
 func (c *Controller) Set(ctx context.Context, ref string, policies policy.Phases, generation uint64) (api.Receipt, error) {
+	defer giveback.Soon()
+	return c.set(ctx, ref, newPolicySet(policies), generation, unstaged)
+}
+
+func (c *Controller) set(ctx context.Context, ref string, set *policySet, generation uint64, again func(error) bool) (api.Receipt, error) {
+	return c.patiently(ctx, ref, again, func(m *member) (api.Receipt, error) {
+		return c.switchTo(ctx, m, set, m.record.Phase, generation)
+	})
+}
+
+const (
+	patience     = time.Second // engines under load need that to say that a network is gone
+	patienceStep = 5 * time.Millisecond
+)
+
+// patiently calls a switch once more, for a second at most, where again says of its error that this is worth while: the
+// engine may be about to change the container's networks, and what was known of these is wrong then, for a moment.
+func (c *Controller) patiently(ctx context.Context, ref string, again func(error) bool, do func(*member) (api.Receipt, error)) (api.Receipt, error) {
+	for deadline := time.Now().Add(c.patience); ; {
+		receipt, err := c.once(ctx, ref, again, do)
+		if err == nil || !again(err) || time.Now().After(deadline) || ctx.Err() != nil {
+			return receipt, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(patienceStep):
+		}
+	}
+}
+
+// once calls a switch, and brings the member in step with the engine if that did not succeed.
+func (c *Controller) once(ctx context.Context, ref string, again func(error) bool, do func(*member) (api.Receipt, error)) (api.Receipt, error) {
 	m, err := c.locked(ctx, ref)
 	if err != nil {
 		return api.Receipt{}, err
 	}
-	giveback.Soon()
 	defer m.leave()
-	return c.switchTo(ctx, m, newPolicySet(policies), m.record.Phase, generation)
+	receipt, err := do(m)
+	if err != nil && again(err) {
+		_ = c.reconcile(ctx, m) // the next switch says what is wrong
+	}
+	return receipt, err
 }
+
+// errUnstaged is in errors of rules that could not be laid beside those in force. Nothing has changed then.
+var errUnstaged = errors.New("nothing has changed")
+
+func unstaged(err error) bool { return errors.Is(err, errUnstaged) }
 
 // switchTo puts a phase of a set in force. The caller has the member's turn.
 func (c *Controller) switchTo(ctx context.Context, m *member, set *policySet, phase policy.Phase, asked uint64) (api.Receipt, error) {
@@ -101,7 +139,7 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 			// On a link that has come the workload may send past the gate already, and there is no guard yet.
 			return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 		} else if err != nil {
-			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: nothing has changed", m.name(), err)
+			return api.Receipt{}, fmt.Errorf("stage for container %s: %w: %w", m.name(), err, errUnstaged)
 		}
 	}
 	if err := c.store.save(&next); err != nil {

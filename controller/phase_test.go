@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -263,6 +265,7 @@ func TestStageFailsThenSwitch(t *testing.T) {
 	w := newWorld()
 	c, _ := w.control(t, t.TempDir())
 	w.attached(t, c, "web", id1)
+	c.patience = 0
 	w.failing("guard stage", errFake)
 	if _, err := c.Set(t.Context(), "web", parse(t, strings.Replace(task, `"no-network"`, `"public"`, 1)), 0); err == nil {
 		t.Fatal("no error")
@@ -274,6 +277,75 @@ func TestStageFailsThenSwitch(t *testing.T) {
 	n := w.net(id1)
 	compare(t, "gate", n.gate.holds(), "run=no-network")
 	compare(t, "guard", n.guard.holds(), "run=no-network")
+}
+
+// TestSwitchWhileNetworksChange checks that a switch waits for the engine, which says later than the kernel that the
+// container has left a network, and that one which waits in vain has changed nothing.
+func TestSwitchWhileNetworksChange(t *testing.T) {
+	other := Network{ID: "net2", Name: "other", Bridge: "br-other", MAC: "02:42:ac:12:00:02",
+		Addresses: []netip.Prefix{netip.MustParsePrefix("172.18.0.2/16")}}
+	policies := parse(t, strings.Replace(task, `"public"`, `"no-network"`, 1))
+	set := func(c *Controller) (api.Receipt, error) { return c.Set(t.Context(), "web", policies, 0) }
+	for _, row := range []struct {
+		name    string
+		restage bool // whether what is staged is not known, so that a phase has to be staged too
+		do      func(*Controller) (api.Receipt, error)
+		want    string
+	}{
+		{"set", false, set, "baseline=no-network"},
+		{"phase", true, func(c *Controller) (api.Receipt, error) { return c.Phase(t.Context(), "web", policy.Run, 0) }, "run=no-network"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newWorld()
+			c, _ := w.control(t, t.TempDir())
+			w.start("web", id1)
+			w.change(id1, func(c *Container) { c.Networks = append(c.Networks, other) })
+			if _, err := c.Attach(t.Context(), "web", parse(t, task), policy.Baseline, api.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			w.settled(t, c)
+			w.member(c).restage = row.restage
+			left := func(p *Plan) error {
+				if len(p.Container.Networks) > 1 {
+					return errFake
+				}
+				return nil
+			}
+
+			w.hook(left)
+			c.patience = 0
+			if _, err := row.do(c); !errors.Is(err, errFake) || !strings.HasSuffix(err.Error(), "nothing has changed") {
+				t.Errorf("the engine says nothing: error %v", err)
+			}
+			compare(t, "gate", w.net(id1).gate.holds(), "baseline=public")
+
+			tries := 0
+			w.hook(func(p *Plan) error {
+				if tries++; tries == 4 {
+					one := *w.containers[id1]
+					one.Networks = one.Networks[:1]
+					w.containers[id1] = &one
+				}
+				return left(p)
+			})
+			c.patience = time.Minute
+			if _, err := row.do(c); err != nil {
+				t.Fatal(err)
+			}
+			compare(t, "gate", w.net(id1).gate.holds(), row.want)
+			compare(t, "guard", w.net(id1).guard.holds(), row.want)
+			if s := status(t, c, "web"); s.State != api.Attached || s.Problem != "" {
+				t.Errorf("status %+v", s)
+			}
+		})
+	}
+}
+
+// hook lets f say what becomes of staged rules.
+func (w *world) hook(f func(*Plan) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.staging = f
 }
 
 func TestStateCannotBeWritten(t *testing.T) {
