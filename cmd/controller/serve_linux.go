@@ -270,8 +270,12 @@ func listenAt(ctx context.Context, flag, addr string, closed *[]netip.AddrPort) 
 // maxReaders is how many connections may be open at once to an address of those who only read.
 const maxReaders = 64
 
-// serveAt answers those who only read, Prometheus or a browser, until ctx is done.
+// serveAt answers those who only read, Prometheus or a browser, until ctx is done. At a loopback address no name but this
+// machine's own is answered to.
 func serveAt(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
+		handler = ui.Guard(handler)
+	}
 	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	stop := context.AfterFunc(ctx, func() { server.Close() })

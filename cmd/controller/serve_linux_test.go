@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,19 +13,7 @@ import (
 
 // However many connections are opened, the controller has a few: descriptors are for containers.
 func TestReadersAreLimited(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- serveAt(ctx, l, http.NotFoundHandler(), slog.New(slog.DiscardHandler)) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
+	l := serveReaders(t, "127.0.0.1:0", http.NotFoundHandler())
 	// ask opens a connection, and tells when it is answered.
 	ask := func() (c net.Conn, answered chan struct{}) {
 		t.Helper()
@@ -66,4 +55,61 @@ func TestReadersAreLimited(t *testing.T) {
 	}
 	first.Close()
 	wait(more)
+}
+
+// serveReaders serves handler at addr until the test ends.
+func serveReaders(t *testing.T, addr string, handler http.Handler) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp4", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveAt(ctx, l, handler, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// At a loopback address a name of somebody else's that was made to point here is not answered to, whatever is asked for.
+// At other addresses Prometheus may use any name.
+func TestReadersAnswerToTheirOwnNames(t *testing.T) {
+	counters := http.NewServeMux()
+	counters.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "1") })
+	for _, row := range []struct {
+		name, addr, host, site string
+		want                   int
+	}{
+		{"own", "127.0.0.1:0", "localhost:9465", "", http.StatusOK},
+		{"address", "127.0.0.1:0", "127.0.0.1", "", http.StatusOK},
+		{"rebound", "127.0.0.1:0", "rebound.test:9465", "", http.StatusForbidden},
+		{"rebound-same-origin", "127.0.0.1:0", "rebound.test:9465", "same-origin", http.StatusForbidden},
+		{"other-site", "127.0.0.1:0", "localhost", "cross-site", http.StatusForbidden},
+		{"reachable", "0.0.0.0:0", "node1.test:9464", "", http.StatusOK},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			port := serveReaders(t, row.addr, counters).Addr().(*net.TCPAddr).Port
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = row.host
+			if row.site != "" {
+				req.Header.Set("Sec-Fetch-Site", row.site)
+			}
+			res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if res.StatusCode != row.want {
+				t.Errorf("status %d, want %d", res.StatusCode, row.want)
+			}
+		})
+	}
 }

@@ -117,8 +117,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	} {
 		header.Set(h[0], h[1])
 	}
-	if code, problem := refusal(req); code != 0 {
-		http.Error(w, problem, code)
+	if refuse(w, req) {
 		return
 	}
 	if req.URL.Path == "/data" {
@@ -139,10 +138,29 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(text) // whoever asked may be gone
 }
 
+// Guard returns a handler for what else is served at a loopback address: it answers what a program on this machine asks,
+// and nothing that a page of somebody else's made a browser ask.
+func Guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !refuse(w, req) {
+			h.ServeHTTP(w, req)
+		}
+	})
+}
+
+// refuse answers a request that nobody should have made, and reports whether it was one.
+func refuse(w http.ResponseWriter, req *http.Request) bool {
+	code, problem := refusal(req)
+	if code != 0 {
+		http.Error(w, problem, code)
+	}
+	return code != 0
+}
+
 // refusal says why a request is not answered; code is 0 if it is.
 func refusal(req *http.Request) (code int, problem string) {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		return http.StatusMethodNotAllowed, "the page can only be read"
+		return http.StatusMethodNotAllowed, "here is only something to read"
 	}
 	host := req.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -150,7 +168,7 @@ func refusal(req *http.Request) (code int, problem string) {
 	}
 	// A name of somebody else's that was made to point here (DNS rebinding) stands in Host.
 	if !loopback(strings.Trim(host, "[]")) {
-		return http.StatusForbidden, "the page answers to localhost and loopback addresses alone"
+		return http.StatusForbidden, "this answers to localhost and loopback addresses alone"
 	}
 	// Following a link from elsewhere to the page itself does no harm; data are for the page alone.
 	site := req.Header.Get("Sec-Fetch-Site")
