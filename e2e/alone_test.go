@@ -122,6 +122,7 @@ func startEngine(ts *testscript.TestScript) {
 	ts.Check(err)
 	defer log.Close()
 	again := exec.Command(engineLine[0], engineLine[1:]...)
+	again.Env = lab.EngineEnviron()
 	again.Stdout, again.Stderr = log, log
 	again.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	ts.Check(lab.InEngineNamespace(again.Start))

@@ -34,14 +34,25 @@ type Lab struct {
 	name                 string // also the cgroup of its containers
 	dir                  string
 	lock                 *os.File
+	engine               Engine
 	mounts               string // the mount namespace of the engine, if it is not the host's
 	engineNS, internetNS *netns.Namespace
 	daemons              []*daemon
 	control              *http.Server
 }
 
+// Engine says which engine a lab has. The zero value is that of the machine, with what it takes by itself.
+type Engine struct {
+	// Dir has the programs dockerd, docker-proxy and runc, as scripts/engine builds them; "" for those of the machine.
+	Dir string
+	// Firewall is what the engine makes its own rules with, "iptables" or "nftables". Engines before 29 have no choice,
+	// and start with "" alone.
+	Firewall string
+}
+
 // Options change what the lab is like.
 type Options struct {
+	Engine Engine
 	// ResolvConf is the host's resolv.conf as the engine sees it, which is then told of no other name server.
 	ResolvConf string
 }
@@ -55,7 +66,7 @@ func StartWith(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, errors.New("the lab makes network namespaces and starts a Docker engine: run it as root")
 	}
 	for _, program := range []string{"dockerd", "containerd", "nft", "iptables", "git"} {
-		if _, err := lookDaemon(program); err != nil {
+		if _, err := o.Engine.look(program); err != nil {
 			return nil, err
 		}
 	}
@@ -63,6 +74,7 @@ func StartWith(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, err
 	}
+	l.engine = o.Engine
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())

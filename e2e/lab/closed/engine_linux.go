@@ -33,13 +33,13 @@ type daemon struct {
 // startDaemon starts a program in the namespace of the engine, after the words of before, which end by running it. If
 // this process dies, the program gets a SIGKILL.
 func (l *Lab) startDaemon(before []string, name string, args ...string) (*daemon, error) {
-	path, err := lookDaemon(name)
+	path, err := l.engine.look(name)
 	if err != nil {
 		return nil, err
 	}
 	if len(before) > 0 {
 		args = slices.Concat(before[1:], []string{path}, args)
-		if path, err = lookDaemon(before[0]); err != nil {
+		if path, err = l.engine.look(before[0]); err != nil {
 			return nil, err
 		}
 	}
@@ -49,6 +49,7 @@ func (l *Lab) startDaemon(before []string, name string, args ...string) (*daemon
 		return nil, err
 	}
 	command := exec.Command(path, args...)
+	command.Env = l.EngineEnviron()
 	command.Stdout, command.Stderr = log, log
 	// A terminal's Ctrl-C is for us, not for the daemon.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -76,8 +77,25 @@ func (l *Lab) startDaemon(before []string, name string, args ...string) (*daemon
 	return d, nil
 }
 
-// lookDaemon finds a program also where the PATH of a user lacks the system's directories.
-func lookDaemon(name string) (string, error) {
+// EngineEnviron is the environment of the engine's programs, which find others by its PATH.
+func (l *Lab) EngineEnviron() []string {
+	if l.engine.Dir == "" {
+		return os.Environ()
+	}
+	return append(os.Environ(), "PATH="+l.engine.Dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+}
+
+// look finds a program also where the PATH of a user lacks the system's directories.
+func (e Engine) look(name string) (string, error) {
+	if e.Dir != "" {
+		path, err := filepath.Abs(filepath.Join(e.Dir, name))
+		if err != nil {
+			return "", err
+		}
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
@@ -152,13 +170,13 @@ func (l *Lab) startEngine(ctx context.Context, o Options) error {
 	if err := containerd.waitForSocket(ctx, containerdSocket); err != nil {
 		return err
 	}
-	dns := []string{"--dns", internet.Resolver.String()}
+	args := []string{"--dns", internet.Resolver.String()}
 	if o.ResolvConf != "" {
-		dns = nil
+		args = nil
 		l.mounts = fmt.Sprintf("/proc/%d/ns/mnt", containerd.pid)
 		before = []string{"nsenter", "--mount=" + l.mounts}
 	}
-	dockerd, err := l.startDaemon(before, "dockerd", append(dns,
+	args = append(args,
 		"--config-file", dockerdConfig,
 		"--containerd", containerdSocket,
 		"--host", l.DockerHost(),
@@ -169,7 +187,11 @@ func (l *Lab) startEngine(ctx context.Context, o Options) error {
 		"--cgroup-parent", l.name,
 		"--ipv6", "--fixed-cidr-v6", "fd65::/64",
 		"--experimental", "--ip6tables", // 20.10 masquerades IPv6 only so
-	)...)
+	)
+	if l.engine.Firewall != "" {
+		args = append(args, "--firewall-backend", l.engine.Firewall)
+	}
+	dockerd, err := l.startDaemon(before, "dockerd", args...)
 	if err != nil {
 		return err
 	}
