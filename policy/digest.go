@@ -56,6 +56,9 @@ func (p Phases) Digest() Digest {
 // It must never change for a policy: digests are kept in records.
 func (p Policy) appendMeaning(b []byte) []byte {
 	b = append(b, '{')
+	if p.Options.DNSQuestionBytes != 0 {
+		b = append(b, `"dns_question_bytes":`+strconv.Itoa(p.Options.DNSQuestionBytes)+`,`...)
+	}
 	if p.Options.DNSUniqueNames != 0 {
 		b = append(b, `"dns_unique_names":`+strconv.Itoa(p.Options.DNSUniqueNames)+`,`...)
 	}

@@ -38,6 +38,7 @@ func TestDigestEqualMeaning(t *testing.T) {
 		{"inbound", `"public"`, `{"network_mode":"public","inbound":"host"}`, false},
 		{"observe", `"no-network"`, `{"network_mode":"no-network","observe":true}`, false},
 		{"ech", `"public"`, `{"network_mode":"public","ech":"keep"}`, false},
+		{"question-bytes", `"public"`, `{"network_mode":"public","dns_question_bytes":1}`, false},
 		{"names", `"public"`, `{"network_mode":"public","dns_unique_names":1}`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {

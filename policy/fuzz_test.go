@@ -58,7 +58,7 @@ func FuzzParse(f *testing.F) {
 	}
 	for _, s := range []string{
 		"public", `"no-network"`, "null", "{}", `{"network_mode":"public","network_mode":"public"}`, `{"network_policy":"public"}`, "- &a b\n- *a\n", "!" + strings.Repeat("Q", 2000) + " x",
-		`{"verifier_network_policy":"public","evaluation_network_policy":"public"}`, `{"network_mode":"public","inbound":"none","ech":"keep","dns_unique_names":9}`,
+		`{"verifier_network_policy":"public","evaluation_network_policy":"public"}`, `{"network_mode":"public","inbound":"none","ech":"keep","dns_unique_names":9,"dns_question_bytes":99}`,
 	} {
 		f.Add([]byte(s))
 	}

@@ -20,6 +20,9 @@ type Options struct {
 	// DNSUniqueNames ("dns_unique_names") is the number of different names under wildcard targets that a phase
 	// may look up; 0 is no limit. Further names are refused.
 	DNSUniqueNames int
+	// DNSQuestionBytes ("dns_question_bytes") is how many bytes of questions for such names a phase may have asked of
+	// name servers, repeated ones included; 0 is no limit. Further questions are refused.
+	DNSQuestionBytes int
 	// Observe ("observe": true) refuses nothing but what no policy opens, and records what would have been refused.
 	Observe bool
 }

@@ -113,14 +113,17 @@ func (d Document) phases(err error) (Phases, error) {
 
 // Fields of a document.
 var (
-	policyFields = []string{"network_mode", "allowed_hosts", "denied_hosts", "inbound", "ech", "dns_unique_names", "observe"}
+	policyFields = []string{"network_mode", "allowed_hosts", "denied_hosts", "inbound", "ech", "dns_unique_names", "dns_question_bytes", "observe"}
 	phaseFields  = []string{Baseline: "baseline_network_policy", Run: "run_network_policy", Evaluation: "evaluation_network_policy"}
 	olderFields  = []string{Baseline: "network_policy", Run: "run_network_policy", Evaluation: "verifier_network_policy"}
 	targetFields = []string{"host", "port"}
 )
 
-// maxDNSUniqueNames is the largest dns_unique_names; above that it limits nothing.
-const maxDNSUniqueNames = 1_000_000
+// The largest dns_unique_names and dns_question_bytes; above that they limit nothing.
+const (
+	maxDNSUniqueNames   = 1_000_000
+	maxDNSQuestionBytes = 1_000_000_000
+)
 
 func parseNode(n node, err *Error) (Document, error) {
 	w := walker{}

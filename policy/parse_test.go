@@ -37,8 +37,8 @@ func TestParsePolicy(t *testing.T) {
 		{"P-22-v6", `{"network_mode": "allowlist", "allowed_hosts": [{"host": "2001:db8::/32", "port": 443}]}`, Policy{Mode: Allowlist, Targets: []Target{v6}}},
 		{"yaml-object-target", "network_mode: denylist\ndenied_hosts:\n- host: ok.test\n  port: 443\n", Policy{Mode: Denylist, Targets: []Target{mustTarget(t, "ok.test:443")}}},
 		{"yaml-document-marks", "---\npublic\n...\n", Policy{Mode: Public}},
-		{"options", `{"network_mode": "public", "inbound": "none", "ech": "keep", "dns_unique_names": 7}`,
-			Policy{Mode: Public, Options: Options{Inbound: InboundNone, KeepECH: true, DNSUniqueNames: 7}}},
+		{"options", `{"network_mode": "public", "inbound": "none", "ech": "keep", "dns_unique_names": 7, "dns_question_bytes": 1000000000}`,
+			Policy{Mode: Public, Options: Options{Inbound: InboundNone, KeepECH: true, DNSUniqueNames: 7, DNSQuestionBytes: 1e9}}},
 		{"observe", `{"network_mode": "allowlist", "allowed_hosts": ["a.test"], "observe": true}`,
 			Policy{Mode: Allowlist, Targets: []Target{{Host: "a.test", Kind: Hostname}}, Options: Options{Observe: true}}},
 		{"observe-nothing", `{"network_mode": "no-network", "observe": false}`, Policy{}},
@@ -95,7 +95,7 @@ func TestParseTells(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	const (
 		modes  = `write "no-network", "public", "allowlist" or "denylist"`
-		fields = "network_mode, allowed_hosts, denied_hosts, inbound, ech, dns_unique_names, observe"
+		fields = "network_mode, allowed_hosts, denied_hosts, inbound, ech, dns_unique_names, dns_question_bytes, observe"
 		phases = "baseline_network_policy, run_network_policy, evaluation_network_policy"
 		older  = "network_policy, run_network_policy, verifier_network_policy"
 		aList  = `write a list of targets, as in ["api.example.com"]`
@@ -220,6 +220,8 @@ func TestParseErrors(t *testing.T) {
 		{"", `{"network_mode":"public","ech":"Keep"}`, `/ech: "Keep": is not a known value of ech; write "keep"`},
 		{"", `{"network_mode":"public","dns_unique_names":0}`, "/dns_unique_names: 0: is not a number of names; write 1 to 1000000 in plain digits, or leave it out for no limit"},
 		{"", `{"network_mode":"public","dns_unique_names":1e3}`, "/dns_unique_names: 1e3: is not a number of names; write 1 to 1000000 in plain digits, or leave it out for no limit"},
+		{"", `{"network_mode":"public","dns_question_bytes":"9"}`, `/dns_question_bytes: "9": is not a number of bytes; write 1 to 1000000000 in plain digits, or leave it out for no limit`},
+		{"", `{"network_mode":"public","dns_question_bytes":1000000001}`, "/dns_question_bytes: 1000000001: is not a number of bytes; write 1 to 1000000000 in plain digits, or leave it out for no limit"},
 		{"", `{"network_mode":"public","dns_unique_names":1000001}`, "/dns_unique_names: 1000001: is not a number of names; write 1 to 1000000 in plain digits, or leave it out for no limit"},
 
 		{"", `{"network_policy":"public","evaluation_network_policy":"public"}`, "/network_policy: mixes the older field names with the present ones; write baseline_network_policy"},

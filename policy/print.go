@@ -31,6 +31,10 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 			b = append(b, `,"dns_unique_names":`...)
 			b = strconv.AppendInt(b, int64(o.DNSUniqueNames), 10)
 		}
+		if o.DNSQuestionBytes != 0 {
+			b = append(b, `,"dns_question_bytes":`...)
+			b = strconv.AppendInt(b, int64(o.DNSQuestionBytes), 10)
+		}
 		if o.Observe {
 			b = append(b, `,"observe":true`...)
 		}

@@ -11,8 +11,8 @@ func TestPolicyJSON(t *testing.T) {
 		{"public", `"public"`, `{"network_mode":"public","allowed_hosts":[],"denied_hosts":[]}`},
 		{"allowlist", "network_mode: allowlist\nallowed_hosts: ['b.test:443', A.test., 'a.test:80']\ninbound: none\n",
 			`{"network_mode":"allowlist","allowed_hosts":["a.test",{"host":"a.test","port":80},{"host":"b.test","port":443}],"denied_hosts":[],"inbound":"none"}`},
-		{"denylist", `{"network_mode":"denylist","denied_hosts":[{"host":"2001:DB8::/32","port":1}],"ech":"keep","dns_unique_names":3}`,
-			`{"network_mode":"denylist","allowed_hosts":[],"denied_hosts":[{"host":"2001:db8::/32","port":1}],"ech":"keep","dns_unique_names":3}`},
+		{"denylist", `{"network_mode":"denylist","denied_hosts":[{"host":"2001:DB8::/32","port":1}],"ech":"keep","dns_unique_names":3,"dns_question_bytes":900}`,
+			`{"network_mode":"denylist","allowed_hosts":[],"denied_hosts":[{"host":"2001:db8::/32","port":1}],"ech":"keep","dns_unique_names":3,"dns_question_bytes":900}`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p := mustPolicy(t, row.in)

@@ -114,7 +114,7 @@ func (w *walker) policy(at jsontext.Pointer, n *node) (Policy, place) {
 
 func (w *walker) policyObject(at jsontext.Pointer, n *node) (Policy, place) {
 	f := w.fields(at, n, policyFields)
-	p := Policy{Options: w.options(at, f[3], f[4], f[5], f[6])}
+	p := Policy{Options: w.options(at, f[3], f[4], f[5], f[6], f[7])}
 	if f[0] == nil {
 		w.errs.add(at, &Error{Text: n.show(), Problem: "has no network_mode", Repair: "add one of " + oneOf(modeWords)})
 		return p, place{}
@@ -159,7 +159,7 @@ func strayRepair(mode, list Mode) string {
 	return fmt.Sprintf("remove it, or write the mode %s", list)
 }
 
-func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames, observe *node) (o Options) {
+func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames, questionBytes, observe *node) (o Options) {
 	if inbound != nil {
 		o.Inbound, _ = readWord[Inbound](w, at.AppendToken("inbound"), inbound, "value of inbound", inboundWords)
 	}
@@ -167,14 +167,8 @@ func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames, observe
 		word, _ := readWord[uint8](w, at.AppendToken("ech"), ech, "value of ech", echWords)
 		o.KeepECH = word == echKeep
 	}
-	if uniqueNames != nil {
-		number, ok := uniqueNames.number(maxDNSUniqueNames)
-		if !ok {
-			w.errs.add(at.AppendToken("dns_unique_names"), &Error{Text: uniqueNames.show(), Problem: "is not a number of names",
-				Repair: fmt.Sprintf("write 1 to %d in plain digits, or leave it out for no limit", maxDNSUniqueNames)})
-		}
-		o.DNSUniqueNames = number
-	}
+	o.DNSUniqueNames = w.budget(at.AppendToken("dns_unique_names"), uniqueNames, maxDNSUniqueNames, "names")
+	o.DNSQuestionBytes = w.budget(at.AppendToken("dns_question_bytes"), questionBytes, maxDNSQuestionBytes, "bytes")
 	if observe != nil {
 		if observe.kind != boolNode {
 			w.errs.add(at.AppendToken("observe"), &Error{Text: observe.show(), Problem: "is neither true nor false", Repair: "write true, or leave it out"})
@@ -182,6 +176,19 @@ func (w *walker) options(at jsontext.Pointer, inbound, ech, uniqueNames, observe
 		o.Observe = observe.kind == boolNode && observe.text == "true"
 	}
 	return o
+}
+
+// budget reads how many of something there may be; 0 if n is missing.
+func (w *walker) budget(at jsontext.Pointer, n *node, most int, what string) int {
+	if n == nil {
+		return 0
+	}
+	number, ok := n.number(most)
+	if !ok {
+		w.errs.add(at, &Error{Text: n.show(), Problem: "is not a number of " + what,
+			Repair: fmt.Sprintf("write 1 to %d in plain digits, or leave it out for no limit", most)})
+	}
+	return number
 }
 
 // readWord reads a string that must be one of words.

@@ -128,9 +128,15 @@ func (c *checker) checkPolicy() {
 			"write an allowlist where the workload is not trusted")
 	}
 	wildcard := func(t Target) bool { return t.Kind == Wildcard }
-	if n := c.policy.Options.DNSUniqueNames; n != 0 && (c.policy.Mode != Allowlist || !slices.ContainsFunc(c.policy.Targets, wildcard)) {
-		c.at = pointer("dns_unique_names")
-		c.warn(strconv.Itoa(n), "limits names under wildcards of an allowlist, and there are none", "remove it")
+	o := c.policy.Options
+	for _, budget := range []struct {
+		field string
+		n     int
+	}{{"dns_unique_names", o.DNSUniqueNames}, {"dns_question_bytes", o.DNSQuestionBytes}} {
+		if budget.n != 0 && (c.policy.Mode != Allowlist || !slices.ContainsFunc(c.policy.Targets, wildcard)) {
+			c.at = pointer(budget.field)
+			c.warn(strconv.Itoa(budget.n), "limits names under wildcards of an allowlist, and there are none", "remove it")
+		}
 	}
 }
 

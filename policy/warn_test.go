@@ -102,11 +102,13 @@ func TestWarnings(t *testing.T) {
 }
 
 func TestWarnsOfIdleOption(t *testing.T) {
+	idleBytes := []Warning{{"/dns_question_bytes", "900", "limits names under wildcards of an allowlist, and there are none", "remove it"}}
 	idle := []Warning{{"/dns_unique_names", "5", "limits names under wildcards of an allowlist, and there are none", "remove it"}}
 	for text, want := range map[string][]Warning{
-		`{"network_mode":"public","dns_unique_names":5}`:                                  idle,
-		`{"network_mode":"allowlist","allowed_hosts":["ok.test"],"dns_unique_names":5}`:   idle,
-		`{"network_mode":"allowlist","allowed_hosts":["*.ok.test"],"dns_unique_names":5}`: nil,
+		`{"network_mode":"public","dns_unique_names":5}`:                                    idle,
+		`{"network_mode":"allowlist","allowed_hosts":["ok.test"],"dns_unique_names":5}`:     idle,
+		`{"network_mode":"allowlist","allowed_hosts":["ok.test"],"dns_question_bytes":900}`: idleBytes,
+		`{"network_mode":"allowlist","allowed_hosts":["*.ok.test"],"dns_unique_names":5}`:   nil,
 	} {
 		if got := Warnings(mustPolicy(t, text), nil); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %v", text, got)

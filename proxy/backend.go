@@ -164,7 +164,7 @@ func (s *Server) Explain(ctx context.Context, id, target string) (control.Explan
 		defer cancel()
 		answer, err := session.resolveName(ctx, e.host)
 		if err != nil {
-			_, reason := lookupFailure(err)
+			_, _, reason := lookupFailure(err)
 			x.Verdict, x.Reason, x.Rule, x.Text = string(failed), string(reason), r.ruleText(d.Rule), texts[reason]
 			return x, nil
 		}

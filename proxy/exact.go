@@ -58,7 +58,7 @@ func (s *Session) lookUpAll(r *rules) {
 			break
 		}
 		group.Go(func() error {
-			_, _ = s.lookUp(s.server.context, t.Host) // one that fails allows nothing
+			_, _ = s.lookUp(s.server.context, r, endpoint{host: t.Host, port: t.Port}) // one that fails allows nothing
 			return nil
 		})
 	}

@@ -6,6 +6,7 @@ import (
 
 	"sluice/matcher"
 	"sluice/policy"
+	"sluice/proxy/dns"
 	"sluice/proxy/resolve"
 )
 
@@ -18,6 +19,7 @@ type rules struct {
 	digest     policy.Digest
 	blocked    matcher.Reason // if set, everything is refused, and why
 	denied     *deniedHosts   // addresses of denied hosts; nil outside denylist
+	budget     *dns.Budget    // of questions for names; nil outside allowlist
 
 	sent, received *counter // bytes of flows judged by these rules
 }

@@ -32,12 +32,12 @@ func newLookups(o resolve.Options, before func()) *lookups {
 // Cached is [resolve.Resolver.Cached].
 func (l *lookups) Cached(name string) (resolve.Answer, bool) { return l.current.Load().Cached(name) }
 
-// Lookup is [resolve.Resolver.Lookup] with the name servers of this moment.
-func (l *lookups) Lookup(ctx context.Context, name string) (resolve.Answer, error) {
+// LookupIf is [resolve.Resolver.LookupIf] with the name servers of this moment.
+func (l *lookups) LookupIf(ctx context.Context, name string, may func() bool) (resolve.Answer, error) {
 	if l.before != nil {
 		l.before()
 	}
-	return l.current.Load().Lookup(ctx, name)
+	return l.current.Load().LookupIf(ctx, name, may)
 }
 
 // retireTime is how long look-ups by former name servers may take; none takes longer.

@@ -33,7 +33,7 @@ func TestNameServersChange(t *testing.T) {
 	l := server.resolver
 	want := func(name, address string) {
 		t.Helper()
-		got, err := l.Lookup(t.Context(), name)
+		got, err := l.LookupIf(t.Context(), name, nil)
 		if err != nil || len(got.Addrs) != 1 || got.Addrs[0].String() != address {
 			t.Errorf("%s: %v, %v; want %s", name, got.Addrs, err, address)
 		}

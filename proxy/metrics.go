@@ -92,6 +92,8 @@ var (
 		"Generation of the rule set in force.", []string{"container"}, nil)
 	uniqueDesc = prometheus.NewDesc("sluice_dns_unique_names",
 		"Different names looked up under wildcard targets in the present phase.", []string{"container"}, nil)
+	questionBytesDesc = prometheus.NewDesc("sluice_dns_question_bytes",
+		"Bytes of questions for such names that name servers were asked in the present phase.", []string{"container"}, nil)
 	auditLostDesc = prometheus.NewDesc("sluice_audit_lost_total",
 		"Audit records that were lost because their sink was slow or failed.", nil, nil)
 )
@@ -99,7 +101,7 @@ var (
 // Describe implements [prometheus.Collector].
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{connectionsDesc, queriesDesc, bytesDesc, flowsDesc, cutDesc, generationDesc,
-		uniqueDesc, auditLostDesc} {
+		uniqueDesc, questionBytesDesc, auditLostDesc} {
 		ch <- d
 	}
 }
@@ -133,9 +135,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		send(flowsDesc, prometheus.GaugeValue, float64(session.flows.Load()), name)
 		send(cutDesc, prometheus.CounterValue, float64(t.cut.Load()), name)
 		send(generationDesc, prometheus.GaugeValue, float64(session.rules().generation), name)
-		if filter := session.dns.Load(); filter != nil {
-			send(uniqueDesc, prometheus.GaugeValue, float64(filter.UniqueNames()), name)
-		}
+		names, bytes := session.rules().budget.Spent()
+		send(uniqueDesc, prometheus.GaugeValue, float64(names), name)
+		send(questionBytesDesc, prometheus.GaugeValue, float64(bytes), name)
 	}
 	if s.config.Audit != nil {
 		send(auditLostDesc, prometheus.CounterValue, float64(s.config.Audit.Lost()))

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -116,18 +117,18 @@ func (s *Session) observe(e *dns.Event) {
 	s.server.write(&audit.Record{
 		Time: now, Container: about.name, ContainerID: about.id, Phase: r.phase.String(), Generation: e.Generation,
 		Protocol: "dns-" + e.Proto.String(), Target: e.Name(), Port: 53, Verdict: string(o), Reason: string(reason),
-		Rule: rule, Decision: refusal.NewDecisionID(),
+		Rule: rule, Decision: cmp.Or(e.ID, refusal.NewDecisionID()),
 		Took: e.Latency,
 	})
 }
 
-// lookUp looks a name up, and remembers what it stands for.
-func (s *Session) lookUp(ctx context.Context, name string) (resolve.Answer, error) {
+// lookUp looks up the host of an endpoint that r allows, and remembers what it stands for.
+func (s *Session) lookUp(ctx context.Context, r *rules, e endpoint) (resolve.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.config.DialTimeout)
 	defer cancel()
-	answer, err := s.resolveName(ctx, name)
+	answer, err := s.resolveFor(ctx, r, e)
 	if err == nil {
-		s.learned.add(name, answer.Addrs)
+		s.learned.add(e.host, answer.Addrs)
 	}
 	return answer, err
 }

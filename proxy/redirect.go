@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"sluice/matcher"
 	"sluice/policy"
+	"sluice/proxy/dns"
 	"sluice/proxy/resolve"
 	"sluice/proxy/sniff"
 )
@@ -355,9 +357,9 @@ func (c *conn) askDirect(first []byte) {
 	}
 	c.state = asking
 	c.worker.limits.Start(&c.timer, c)
-	later, s, shown := c.later(asking), c.session, c.shown
+	later, s, r, e := c.later(asking), c.session, c.rules, endpoint{host: c.shown, port: c.target.port}
 	s.server.running.Go(func() {
-		answer, err := s.lookUp(s.server.context, shown)
+		answer, err := s.lookUp(s.server.context, r, e)
 		later(func() { c.answeredDirect(answer, err) })
 	})
 }
@@ -369,6 +371,10 @@ func (c *conn) answeredDirect(answer resolve.Answer, err error) {
 	c.rules = s.rules()
 	if d := s.direct(c.rules, c.subject()); d.Verdict == matcher.Allow {
 		c.openDirect(d, c.in)
+		return
+	} else if errors.Is(err, resolve.ErrForbidden) {
+		c.decision = d
+		c.refuseTunnel(dns.ReasonNameBudget)
 		return
 	} else if err != nil || d.Reason != reasonOtherAddress {
 		c.decision = d

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"sluice/matcher"
+	"sluice/proxy/dns"
 	"sluice/proxy/resolve"
 )
 
@@ -49,11 +50,11 @@ func (c *conn) judge() {
 		}
 		c.state = looking
 		c.worker.limits.Start(&c.timer, c)
-		later, host, session, server := c.later(looking), c.target.host, c.session, c.session.server
+		later, r, target, session, server := c.later(looking), c.rules, c.target, c.session, c.session.server
 		server.running.Go(func() {
 			ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 			defer cancel()
-			answer, err := session.resolveName(ctx, host)
+			answer, err := session.resolveFor(ctx, r, target)
 			later(func() { c.found(answer, err) })
 		})
 	}
@@ -82,18 +83,21 @@ func (c *conn) found(answer resolve.Answer, err error) {
 	c.dialTo(allowed)
 }
 
-func (c *conn) lookupFailed(err error) { c.fail(lookupFailure(err)) }
+func (c *conn) lookupFailed(err error) { c.answer(lookupFailure(err)) }
 
-// lookupFailure gives the status and reason for a failed look-up.
-func lookupFailure(err error) (int, matcher.Reason) {
+// lookupFailure says what a failed look-up is for the client.
+func lookupFailure(err error) (status int, o outcome, reason matcher.Reason) {
+	o = failed
 	switch {
+	case errors.Is(err, resolve.ErrForbidden):
+		return statusForbidden, refused, dns.ReasonNameBudget
 	case errors.Is(err, resolve.ErrNotFound):
-		return statusGateway, reasonNoSuchName
+		return statusGateway, o, reasonNoSuchName
 	case errors.Is(err, resolve.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return statusTimeout, reasonLookupTimeout
+		return statusTimeout, o, reasonLookupTimeout
 	case errors.Is(err, resolve.ErrBusy):
-		return statusBusy, reasonCapacity
+		return statusBusy, o, reasonCapacity
 	default:
-		return statusGateway, reasonLookupFailed
+		return statusGateway, o, reasonLookupFailed
 	}
 }

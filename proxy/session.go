@@ -122,7 +122,7 @@ func (s *Session) makeRules(from staged, phase policy.Phase, generation uint64, 
 		received: s.tally.bytes.at(bytesKey{phase, true}),
 	}
 	if blocked == "" {
-		r.denied = from.denied
+		r.denied, r.budget = from.denied, dns.NewBudget(r.set, r.policy.Options)
 	}
 	return r
 }
@@ -213,6 +213,9 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 	}
 	s.surround(around)
 	r := s.makeRules(chosen, phase, generation, "")
+	if now.blocked == "" && now.phase == phase && now.digest == chosen.digest {
+		r.budget.Carry(now.budget) // only the surroundings are others
+	}
 	cut, kept, err := s.enforce(r)
 	if err != nil {
 		return control.Receipt{}, s.quarantine(err)

@@ -96,9 +96,18 @@ func (s *Session) resolver() *lookups {
 	return s.server.resolver
 }
 
-// resolveName is [lookups.Lookup] with the resolver of this moment.
+// resolveName looks a name up that no client has chosen.
 func (s *Session) resolveName(ctx context.Context, name string) (resolve.Answer, error) {
-	return s.resolver().Lookup(ctx, name)
+	return s.resolver().LookupIf(ctx, name, nil)
+}
+
+// resolveFor looks up the host of an endpoint that a client chose, and that r allows. What name servers have to be asked
+// for that comes out of r's budget.
+func (s *Session) resolveFor(ctx context.Context, r *rules, e endpoint) (resolve.Answer, error) {
+	const questions = 2 // one for each family
+	return s.resolver().LookupIf(ctx, e.host, func() bool {
+		return r.budget.Spend(r.set.Name(e.host, e.port), []byte(e.host), questions)
+	})
 }
 
 // hosts answers local names.
@@ -132,7 +141,7 @@ func (s *Session) makeFilter() *dns.Server {
 	filter := dns.New(dns.Options{
 		Rules: func() dns.Rules {
 			r := s.rules()
-			now := dns.Rules{Ruleset: r.set, Options: r.policy.Options, Generation: r.generation}
+			now := dns.Rules{Ruleset: r.set, Options: r.policy.Options, Budget: r.budget, Generation: r.generation}
 			if lacks := s.around.Load().NoRoute; lacks != nil {
 				now.NoIPv4, now.NoIPv6 = lacks.IPv4, lacks.IPv6
 			}

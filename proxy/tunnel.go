@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"sluice/matcher"
+	"sluice/proxy/dns"
 	"sluice/proxy/resolve"
 	"sluice/proxy/sniff"
 )
@@ -237,16 +239,21 @@ func (c *conn) ask(shown string, first []byte) {
 	}
 	c.state = asking
 	c.worker.limits.Start(&c.timer, c)
-	later, session, server := c.later(asking), c.session, c.session.server
+	later, r, session, server := c.later(asking), c.rules, c.session, c.session.server
+	e := endpoint{host: shown, port: c.target.port}
 	server.running.Go(func() {
 		ctx, cancel := context.WithTimeout(server.context, server.config.DialTimeout)
 		defer cancel()
-		answer, _ := session.resolveName(ctx, shown)
-		later(func() { c.answered(answer) })
+		answer, err := session.resolveFor(ctx, r, e)
+		later(func() { c.answered(answer, err) })
 	})
 }
 
-func (c *conn) answered(answer resolve.Answer) {
+func (c *conn) answered(answer resolve.Answer, err error) {
+	if errors.Is(err, resolve.ErrForbidden) {
+		c.refuseTunnel(dns.ReasonNameBudget)
+		return
+	}
 	c.rules = c.session.rules()
 	c.proven = slices.Contains(answer.Addrs, c.address)
 	d := c.rules.target(c.target)

@@ -223,9 +223,8 @@ func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Re
 	}
 	answer := resolve.Answer{Addrs: []netip.Addr{e.addr}}
 	if !e.addr.IsValid() {
-		if answer, err = s.resolveName(ctx, e.host); err != nil {
-			status, reason := lookupFailure(err)
-			return nil, f.no(status, failed, reason)
+		if answer, err = s.resolveFor(ctx, f.rules, e); err != nil {
+			return nil, f.no(lookupFailure(err))
 		}
 	}
 	f.subject.chain = answer.Chain
@@ -259,7 +258,10 @@ func (g *webGate) judgeInside(ctx context.Context, f *webFlow) (forward.Flow, *r
 	answer, known := s.resolver().Cached(shown)
 	d, lookUp := f.rules.inner(f.subject, f.decision, shown, answer.Addrs, known)
 	if lookUp {
-		answer, _ = s.resolveName(ctx, shown) // without an answer it has no address that could be right
+		var err error // without an answer it has no address that could be right
+		if answer, err = s.resolveFor(ctx, f.rules, endpoint{host: shown, port: asked.port}); errors.Is(err, resolve.ErrForbidden) {
+			return nil, f.no(lookupFailure(err))
+		}
 		d, _ = f.rules.inner(f.subject, f.decision, shown, answer.Addrs, true)
 	}
 	if f.decision = d; d.Verdict != matcher.Allow {
@@ -285,9 +287,11 @@ func (g *webGate) judgeDirect(ctx context.Context, f *webFlow) (forward.Flow, *r
 		return nil, f.no(statusForbidden, refused, reasonOtherName)
 	}
 	if f.decision.Reason == reasonOtherAddress {
-		answer, err := s.lookUp(ctx, f.subject.shown)
-		if f.decision = s.direct(f.rules, f.subject); f.decision.Reason == reasonOtherAddress && err == nil {
-			e := endpoint{host: f.subject.shown, port: asked.port}
+		e := endpoint{host: f.subject.shown, port: asked.port}
+		answer, err := s.lookUp(ctx, f.rules, e)
+		if f.decision = s.direct(f.rules, f.subject); errors.Is(err, resolve.ErrForbidden) {
+			return nil, f.no(lookupFailure(err))
+		} else if f.decision.Reason == reasonOtherAddress && err == nil {
 			f.addresses, f.decision = s.reach(f.rules, f.rules.target(e), e, answer)
 		}
 	}

@@ -108,14 +108,14 @@ func TestByAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.rules.Store(&Rules{Ruleset: rs, Generation: 2})
+	f.rules.Store(&Rules{Ruleset: rs, Budget: NewBudget(rs, policy.Options{}), Generation: 2})
 	if got := values(f.ask("in.test", dns.TypeA)); got != "192.0.2.1" {
 		t.Errorf("in.test: %s", got)
 	}
 	if m := f.ask("out.test", dns.TypeA); m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 {
 		t.Errorf("out.test: %v", m)
 	}
-	if got := f.UniqueNames(); got != 2 {
+	if got, _ := f.rules.Load().Budget.Spent(); got != 2 {
 		t.Errorf("counted %d names that only an address may allow, want 2", got)
 	}
 	before := up.Count()

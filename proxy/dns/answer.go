@@ -220,7 +220,7 @@ func (k *sink) reply(q *query, d matcher.Decision, rcode, extended int) {
 	if q.udp != nil {
 		dst = k.writer(q.udp).Scratch()
 	}
-	k.deliver(q, q.appendReply(dst, rcode, extended, string(d.Reason)), d, rcode)
+	k.deliver(q, q.appendReply(dst, rcode, extended, q.told(d.Reason)), d, rcode)
 }
 
 // deliver ends q: msg is its answer.

@@ -12,7 +12,7 @@ const (
 	ReasonMalformed   matcher.Reason = "malformed"      // the message cannot be read
 	ReasonUnsupported matcher.Reason = "unsupported"    // an operation, class, version or type that is not offered
 	ReasonType        matcher.Reason = "type"           // an allowlist does not pass this type on
-	ReasonNameBudget  matcher.Reason = "name-budget"    // too many different names under wildcards
+	ReasonNameBudget  matcher.Reason = "name-budget"    // the budget for names under wildcards is spent
 	ReasonDeniedAlias matcher.Reason = "denied-alias"   // the name is an alias of a denied one
 	ReasonNoRules     matcher.Reason = "no-rules"       // the session has no policy
 	ReasonPrivateZone matcher.Reason = "private-zone"   // the reverse of a private address, answered locally
@@ -51,7 +51,9 @@ type Event struct {
 	Proto      Proto
 	Client     netip.AddrPort
 	Latency    time.Duration
-	name       []byte
+	// ID is that of the decision, if the answer names it; else empty.
+	ID   string
+	name []byte
 }
 
 // Name returns the name that was asked for, in lower case without trailing dot; "" if it could not be read. It
@@ -72,6 +74,7 @@ func (s *Server) observe(q *query, d matcher.Decision, rcode int, now time.Durat
 		Proto:      q.proto(),
 		Client:     q.client(),
 		Latency:    now - q.start,
+		ID:         q.reference,
 		name:       q.name,
 	}
 	s.opts.Observe(&q.event)

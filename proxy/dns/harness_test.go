@@ -107,7 +107,7 @@ func (f *filter) set(p policy.Policy) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	next := &Rules{Ruleset: rs, Options: p.Options, Generation: 1}
+	next := &Rules{Ruleset: rs, Options: p.Options, Budget: NewBudget(rs, p.Options), Generation: 1}
 	if now := f.rules.Load(); now != nil {
 		next.Generation = now.Generation + 1
 	}

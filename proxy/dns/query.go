@@ -37,6 +37,7 @@ type query struct {
 	decision   matcher.Decision
 	dropped    int
 	start      time.Duration
+	reference  string // the decision's id, where the answer names it
 
 	udp  *udpConn // or
 	tcp  *tcpConn
@@ -97,7 +98,7 @@ func (q *query) read(pkt []byte) int {
 	q.Question = dnswire.Question{}
 	q.asked, q.name, q.plainName = nil, nil, false
 	q.edns, q.do, q.size, q.dropped = false, false, minUDP, 0
-	q.ruleset, q.generation, q.decision = nil, 0, matcher.Decision{Rule: matcher.NoRule}
+	q.ruleset, q.generation, q.decision, q.reference = nil, 0, matcher.Decision{Rule: matcher.NoRule}, ""
 	// An answer is never answered, or two servers might go on for ever.
 	if len(pkt) < dnswire.HeaderLen || pkt[2]&dnswire.FlagResponse != 0 {
 		return unreadable

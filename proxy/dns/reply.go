@@ -3,7 +3,9 @@ package dns
 import (
 	"encoding/binary"
 
+	"sluice/matcher"
 	"sluice/proxy/dnswire"
+	"sluice/proxy/refusal"
 )
 
 // Extended DNS errors (RFC 8914 section 4).
@@ -38,6 +40,16 @@ func (q *query) appendReply(dst []byte, rcode, extended int, text string) []byte
 	option = append(option, text[:min(len(text), 64)]...)
 	binary.BigEndian.PutUint16(option[2:], uint16(len(option)-4))
 	return q.appendOPT(dst, rcode, option)
+}
+
+// told is what an answer says of a reason. A budget that is spent looks like a fault, so the answer also has the id under
+// which the audit has the refusal.
+func (q *query) told(reason matcher.Reason) string {
+	if reason != ReasonNameBudget {
+		return string(reason)
+	}
+	q.reference = refusal.NewDecisionID()
+	return string(reason) + ", decision " + q.reference
 }
 
 // truncate shortens a whole answer to at most size bytes: it keeps as many records as fit, since some resolvers

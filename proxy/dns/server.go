@@ -20,6 +20,8 @@ type Rules struct {
 	// Ruleset judges; nil refuses every name.
 	Ruleset *matcher.Ruleset
 	Options policy.Options
+	// Budget counts questions from when the rules came into force; nil counts nothing.
+	Budget *Budget
 	// NoIPv4 and NoIPv6 say that the proxy has no route for the family: it hands out no address of it but those of
 	// Options.Hosts and Open, so that clients take the other one.
 	NoIPv4, NoIPv6 bool
@@ -74,7 +76,6 @@ type Server struct {
 	opts   Options
 	asking atomic.Pointer[upstream.Client] // the present name servers
 	cache  *cache
-	names  names
 	tcp    tcpConns
 	start  time.Time
 	now    func() time.Duration // since start

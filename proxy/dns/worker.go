@@ -92,7 +92,7 @@ func (w *worker) handle(dst, pkt []byte, udp *udpConn, peer *udpbatch.Peer, tcp 
 	if ok {
 		return w.fromCache(dst, at, d)
 	}
-	if !w.s.names.admit(&rules, d, q.name) {
+	if !rules.Budget.Spend(d, q.name, 1) {
 		d = matcher.Decision{Reason: ReasonNameBudget, Rule: d.Rule}
 		return w.reply(dst, d, dnswire.RcodeNXDomain, extendedBlocked)
 	}
@@ -118,7 +118,7 @@ func (w *worker) fromCache(dst []byte, at int, d matcher.Decision) []byte {
 }
 
 func (w *worker) reply(dst []byte, d matcher.Decision, rcode, extended int) []byte {
-	dst = w.q.appendReply(dst, rcode, extended, string(d.Reason))
+	dst = w.q.appendReply(dst, rcode, extended, w.q.told(d.Reason))
 	w.s.observe(w.q, d, rcode, w.now)
 	return dst
 }
@@ -127,7 +127,7 @@ func (w *worker) reply(dst []byte, d matcher.Decision, rcode, extended int) []by
 func (s *Server) judge(rules *Rules, q *query) (matcher.Decision, action) {
 	d, what := decide(rules, q)
 	q.judged(rules, d)
-	if what == forward && !s.names.admit(rules, d, q.name) {
+	if what == forward && !rules.Budget.Spend(d, q.name, 1) {
 		return matcher.Decision{Reason: ReasonNameBudget, Rule: d.Rule}, refuse
 	}
 	return d, what

@@ -22,6 +22,7 @@ var (
 	ErrBadName    = errors.New("not a host name")              // it cannot be asked for
 	ErrNoUpstream = errors.New("no name server is configured") //
 	ErrClosed     = errors.New("resolver is closed")           //
+	ErrForbidden  = errors.New("may not be asked for")         // by [Resolver.LookupIf]
 )
 
 const (
@@ -126,8 +127,14 @@ func (r *Resolver) Cached(name string) (Answer, bool) {
 // not end them for the others. If one family has addresses and the other is late or fails, those addresses are the
 // answer.
 func (r *Resolver) Lookup(ctx context.Context, name string) (Answer, error) {
+	return r.LookupIf(ctx, name, nil)
+}
+
+// LookupIf is Lookup, and calls may, if it is not nil, before name servers are asked a question for each family. If it
+// reports false, none is, and the error is [ErrForbidden]. It must be quick.
+func (r *Resolver) LookupIf(ctx context.Context, name string, may func() bool) (Answer, error) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	answer, err := r.lookup(ctx, name)
+	answer, err := r.lookup(ctx, name, may)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
@@ -137,7 +144,7 @@ func (r *Resolver) Lookup(ctx context.Context, name string) (Answer, error) {
 	return answer, nil
 }
 
-func (r *Resolver) lookup(ctx context.Context, name string) (Answer, error) {
+func (r *Resolver) lookup(ctx context.Context, name string, may func() bool) (Answer, error) {
 	if r.opts.Hosts != nil {
 		if addrs := r.opts.Hosts(name); len(addrs) > 0 {
 			return local(addrs, r.now()), nil
@@ -151,7 +158,10 @@ func (r *Resolver) lookup(ctx context.Context, name string) (Answer, error) {
 	f, ok := r.flights[name]
 	if !ok {
 		var err error
-		if f, err = newFlight(name); err != nil {
+		if f, err = newFlight(name); err == nil && may != nil && !may() {
+			err = ErrForbidden
+		}
+		if err != nil {
 			r.mu.Unlock()
 			return Answer{}, err
 		}
