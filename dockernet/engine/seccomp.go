@@ -89,9 +89,9 @@ func vsock(options []string, info Info) bool {
 	case profile == SeccompProfile():
 		return false
 	case profile == "" || profile == ownSeccomp:
-		// Engines' own profiles refuse the family, but for old ones, and none does for programs of 32 bits: see opens.
-		// What is in a file of the administrator's is not known.
-		return info.Unconfined || profile == "" && info.OtherSeccomp || !versionAtLeast(info.Version, 23) && !versionAtLeast(info.APIVersion, 1, 42) || multiplexes()
+		// Engines' own profiles refuse the family since 23.0, and io_uring since 25.0; none does for programs of 32 bits:
+		// see opens. What is in a file of the administrator's is not known.
+		return info.Unconfined || profile == "" && info.OtherSeccomp || !versionAtLeast(info.Version, 25) && !versionAtLeast(info.APIVersion, 1, 44) || multiplexes()
 	default:
 		p, ok := parseSeccomp(profile)
 		return !ok || opens(&p, afVsock)
@@ -115,9 +115,9 @@ func hasVsock(misc string) bool {
 const afVsock = 40 // AF_VSOCK of socket(2)
 
 // opens reports whether a profile may let a program open sockets of a family. Where it depends on what is not looked at,
-// it may.
+// it may. By io_uring(7) a program opens sockets without any system call that a profile could look at, since Linux 5.19.
 func opens(p *seccomp.Seccomp, family uint64) bool {
-	return permits(p, "socket", &family) || multiplexes() && permits(p, "socketcall", nil)
+	return permits(p, "socket", &family) || permits(p, "io_uring_setup", nil) || multiplexes() && permits(p, "socketcall", nil)
 }
 
 // permits reports whether the profile may let a system call through, with a first argument if one is given.

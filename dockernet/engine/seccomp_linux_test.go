@@ -22,7 +22,8 @@ func TestProfileOpens(t *testing.T) {
 	arg := func(op string, value int) string {
 		return fmt.Sprintf(`,"args":[{"index":0,"value":%d,"op":"SCMP_CMP_%s"}]`, value, op)
 	}
-	noCall := `,{"names":["socketcall"],"action":"SCMP_ACT_ERRNO"}`
+	noCall := `,{"names":["socketcall","io_uring_setup"],"action":"SCMP_ACT_ERRNO"}`
+	ring := `{"names":["io_uring_setup"],"action":"SCMP_ACT_ALLOW"}`
 	for _, tt := range []struct {
 		name, profile string
 		vsock, inet   bool
@@ -40,6 +41,9 @@ func TestProfileOpens(t *testing.T) {
 		{"masked", errno(socket("ALLOW", `,"args":[{"index":0,"value":255,"valueTwo":2,"op":"SCMP_CMP_MASKED_EQ"}]`)), false, true},
 		{"alternatives", errno(socket("ALLOW", `,"args":[{"index":0,"value":2,"op":"SCMP_CMP_EQ"},{"index":0,"value":40,"op":"SCMP_CMP_EQ"}]`)), true, true},
 		{"other_argument", errno(socket("ALLOW", `,"args":[{"index":1,"value":1,"op":"SCMP_CMP_EQ"}]`)), true, true},
+		{"ring", errno(socket("ALLOW", arg("EQ", inet)) + "," + ring), true, true},
+		{"ring_alone", errno(ring), true, true},
+		{"ring_left_open", allow(socket("ERRNO", arg("EQ", afVsock)) + `,{"names":["socketcall"],"action":"SCMP_ACT_ERRNO"}`), true, true},
 		{"refused_one", allow(socket("ERRNO", arg("EQ", afVsock)) + noCall), false, true},
 		{"refused_some", allow(socket("ERRNO", `,"args":[{"index":0,"value":40,"op":"SCMP_CMP_EQ"},{"index":1,"value":1,"op":"SCMP_CMP_EQ"}]`) + noCall), true, true},
 		{"refused_sometimes", allow(socket("ERRNO", arg("EQ", afVsock)+`,"includes":{"caps":["CAP_SYS_ADMIN"]}`) + noCall), true, true},
@@ -103,6 +107,7 @@ func TestSeccompProfile(t *testing.T) {
 func TestVsock(t *testing.T) {
 	recent := Info{Version: "28.5.2", APIVersion: "1.51"}
 	old := Info{Version: "20.10.24+dfsg1", APIVersion: "1.41"}
+	withRing := Info{Version: "24.0.9", APIVersion: "1.43"}
 	other, none := recent, recent
 	other.OtherSeccomp, none.Unconfined = true, true
 	for _, tt := range []struct {
@@ -114,6 +119,7 @@ func TestVsock(t *testing.T) {
 		{"recent", nil, recent, multiplexes()},
 		{"recent_own", []string{"seccomp=builtin"}, other, multiplexes()},
 		{"old", nil, old, true},
+		{"refuses_the_family_alone", nil, withRing, true},
 		{"administrators", nil, other, true},
 		{"none", nil, none, true},
 		{"ours", []string{"no-new-privileges", "seccomp=" + SeccompProfile()}, old, false},
