@@ -2,7 +2,7 @@
 //
 // It starts the container, hands it the sockets of every session and their rule sets, watches it, replaces one that died
 // or hangs, and moves everything to a newer one without a refused connection. Clients that connect meanwhile wait in the
-// queues of the sockets, of which the controller keeps duplicates.
+// queues of the sockets, which the controller holds open.
 //
 // # Directories and peers
 //

@@ -155,10 +155,9 @@ func (c *controller) give(id string) string {
 	if err != nil {
 		c.Fatal(err)
 	}
-	defer f.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if err := c.hand(ctx, id, []socket{{kind: control.KindProxy, file: f}}); err != nil {
+	if err := c.hand(ctx, id, []socket{{kind: control.KindProxy, file: f, close: f.Close}}); err != nil {
 		c.Fatal(err)
 	}
 	return l.Addr().String()

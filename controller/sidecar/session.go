@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"sluice/control"
@@ -21,6 +20,7 @@ type socket struct {
 	kind     string // of package control
 	explicit netip.AddrPort
 	file     *os.File
+	close    func() error
 }
 
 // session is one container. Its lock keeps Apply, Hand and Delete of one session apart, for as long as these take.
@@ -33,7 +33,7 @@ type session struct {
 	// spec is what the session was given in all, its generation, phase and policies those in force. A sidecar that is
 	// started gets it as a whole. Without policies it gets none, and refuses.
 	spec    control.SessionSpec
-	sockets []socket // duplicates, replaced and never changed
+	sockets []socket // replaced and never changed
 	set     uint64   // their number; 0 without
 }
 
@@ -200,8 +200,8 @@ func merged(a, b control.SessionSpec) control.SessionSpec {
 	return a
 }
 
-// Hand gives a session its sockets: the newest sidecar serves duplicates of them, and so does every one after it. The
-// sockets stay the caller's. Those of an earlier Hand stay in service beside them, until [Sidecar.Settle]: first turn the
+// Hand gives a session its sockets: the newest sidecar serves them, and so does every one after it. The sockets stay the
+// caller's too ([netns.Socket.Share]). Those of an earlier Hand stay in service beside them, until [Sidecar.Settle]: first turn the
 // redirect to the new ones.
 //
 // Apply comes first: a session without rules refuses.
@@ -218,7 +218,7 @@ func (s *Sidecar) Hand(ctx context.Context, id string, sockets *netns.Sockets) e
 		if one.socket.File == nil {
 			continue
 		}
-		add := socket{kind: one.kind, file: one.socket.File}
+		add := socket{kind: one.kind, file: one.socket.File, close: one.socket.Share().Close}
 		if at := slices.IndexFunc(s.o.Explicit, func(a netip.AddrPort) bool { return a.Addr().Is6() == one.six }); at >= 0 && one.kind == control.KindTCP {
 			add.explicit = s.o.Explicit[at]
 		}
@@ -227,29 +227,27 @@ func (s *Sidecar) Hand(ctx context.Context, id string, sockets *netns.Sockets) e
 	return s.hand(ctx, id, all)
 }
 
+// hand closes the sockets if it fails, or when they are replaced.
 func (s *Sidecar) hand(ctx context.Context, id string, sockets []socket) error {
 	x, unlock, err := s.locked(ctx, id, true)
 	if err != nil {
+		closeAll(sockets)
 		return err
 	}
 	defer unlock()
-	copies, err := duplicates(sockets)
-	if err != nil {
-		return fmt.Errorf("session %s: %w", id, err)
-	}
 	s.mu.Lock()
 	set := max(x.set+1, uint64(time.Now().UnixNano())) // greater than those of a controller before this one
 	s.mu.Unlock()
 	for {
 		live, err := s.live(ctx)
 		if err != nil {
-			closeAll(copies)
+			closeAll(sockets)
 			return fmt.Errorf("session %s: %w", id, err)
 		}
 		newest := last(live)
-		if err := newest.hand(id, set, copies); err != nil {
+		if err := newest.hand(id, set, sockets); err != nil {
 			if errors.Is(err, control.ErrNotTaken) {
-				closeAll(copies) // what it took of them goes with the next Settle
+				closeAll(sockets) // what it took of them goes with the next Settle
 				return err
 			}
 			s.kill(newest, reasonHand, err)
@@ -259,7 +257,7 @@ func (s *Sidecar) hand(ctx context.Context, id string, sockets []socket) error {
 		// One that was started meanwhile may have passed this session already.
 		if last(s.instances) == newest {
 			former := x.sockets
-			x.sockets, x.set = copies, set
+			x.sockets, x.set = sockets, set
 			s.mu.Unlock()
 			closeAll(former) // nobody starts with them any more
 			return nil
@@ -300,36 +298,9 @@ func (s *Sidecar) settleSession(id string, x *session) {
 	}
 }
 
-// duplicates makes descriptors of our own.
-func duplicates(sockets []socket) ([]socket, error) {
-	var all []socket
-	for _, one := range sockets {
-		raw, err := one.file.SyscallConn()
-		if err != nil {
-			closeAll(all)
-			return nil, fmt.Errorf("%s socket: %w", one.kind, err)
-		}
-		fd, dupErr := -1, error(nil)
-		if err := raw.Control(func(old uintptr) { fd, dupErr = dupCloexec(int(old)) }); err != nil || dupErr != nil {
-			closeAll(all)
-			return nil, fmt.Errorf("duplicate %s socket: %w", one.kind, errors.Join(err, dupErr))
-		}
-		all = append(all, socket{one.kind, one.explicit, os.NewFile(uintptr(fd), one.kind+" listener")})
-	}
-	return all, nil
-}
-
-func dupCloexec(fd int) (int, error) {
-	n, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
-	if errno != 0 {
-		return -1, os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", errno)
-	}
-	return int(n), nil
-}
-
 func closeAll(sockets []socket) {
 	for _, one := range sockets {
-		one.file.Close()
+		_ = one.close()
 	}
 }
 

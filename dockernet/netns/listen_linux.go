@@ -4,16 +4,33 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a listening socket inside a namespace.
+// Socket is a listening socket inside a namespace, which is open as long as it is.
 type Socket struct {
-	// File is the caller's to close; while it is open, so is the namespace. It is non-blocking, closed on exec, and
-	// not known to Go's poller: who only holds it is not woken by clients.
+	// File is non-blocking, closed on exec, and not known to Go's poller: who only holds it is not woken by clients. It is
+	// closed by the last [Socket.Close].
 	File *os.File
 	Port uint16
+
+	shares *atomic.Int32 // how often it was shared
+}
+
+// Share returns the socket for somebody else, who closes it too.
+func (s Socket) Share() Socket {
+	s.shares.Add(1)
+	return s
+}
+
+// Close lets go of the socket. It must be called once by everybody who has it, and not at all for the zero Socket.
+func (s Socket) Close() error {
+	if s.shares.Add(-1) >= 0 {
+		return nil
+	}
+	return s.File.Close()
 }
 
 // Sockets are what a session listens on: one TCP and one UDP socket a family, on loopback addresses and ports that the
@@ -25,9 +42,9 @@ type Sockets struct {
 // Close closes what is open.
 func (s *Sockets) Close() error {
 	var errs []error
-	for _, f := range []*os.File{s.TCP4.File, s.UDP4.File, s.TCP6.File, s.UDP6.File} {
-		if f != nil {
-			errs = append(errs, f.Close())
+	for _, one := range []Socket{s.TCP4, s.UDP4, s.TCP6, s.UDP6} {
+		if one.File != nil {
+			errs = append(errs, one.Close())
 		}
 	}
 	*s = Sockets{}
@@ -93,7 +110,7 @@ func listenTCP(family int, any unix.Sockaddr) (Socket, error) {
 		return nil
 	})
 	if err != nil {
-		s.File.Close()
+		s.Close()
 		return Socket{}, err
 	}
 	return s, nil
@@ -107,12 +124,12 @@ func listen(family, kind int, any unix.Sockaddr, protocol string) (Socket, error
 	if err != nil {
 		return Socket{}, fmt.Errorf("open %s socket: %w", protocol, err)
 	}
-	s := Socket{File: os.NewFile(uintptr(fd), protocol+" listener")}
+	s := Socket{File: os.NewFile(uintptr(fd), protocol+" listener"), shares: new(atomic.Int32)}
 	if s.Port, err = bind(fd, family, any); err == nil {
 		err = unix.SetNonblock(fd, true)
 	}
 	if err != nil {
-		s.File.Close()
+		s.Close()
 		return Socket{}, fmt.Errorf("bind %s socket to loopback: %w", protocol, err)
 	}
 	return s, nil

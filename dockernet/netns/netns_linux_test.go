@@ -308,3 +308,24 @@ func descriptors(t *testing.T) int {
 	}
 	return len(list)
 }
+
+// A shared socket is open until everybody has closed it.
+func TestSharedSocket(t *testing.T) {
+	s, err := netnstest.New(t).Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := s.TCP4.Share()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if port, err := unix.Getsockname(int(other.File.Fd())); err != nil || port.(*unix.SockaddrInet4).Port != int(other.Port) {
+		t.Errorf("after one of two has closed it: %v, %v", port, err)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := other.File.Close(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after both have closed it, closing the file says %v", err)
+	}
+}

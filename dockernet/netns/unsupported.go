@@ -25,4 +25,6 @@ func (*Namespace) Check(string) error               { return errors.ErrUnsupport
 func (*Namespace) Do(func() error) error            { return errors.ErrUnsupported }
 func (*Namespace) Listen() (*Sockets, error)        { return nil, errors.ErrUnsupported }
 func (*Namespace) Close() error                     { return nil }
+func (s Socket) Share() Socket                      { return s }
+func (Socket) Close() error                         { return nil }
 func (*Sockets) Close() error                       { return nil }
