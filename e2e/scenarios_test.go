@@ -21,6 +21,7 @@ var commands = map[string]func(*testscript.TestScript, bool, []string){
 	"capture":      cmdCapture,
 	"controller":   cmdController,
 	"engine":       cmdEngine,
+	"schema":       cmdSchema,
 }
 
 func TestReadmeExplainsEveryCommand(t *testing.T) {

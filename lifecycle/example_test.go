@@ -18,8 +18,10 @@ func (s *sandbox) Switch(_ context.Context, p policy.Phase) (api.Receipt, error)
 }
 
 func (s *sandbox) Exec(context.Context, lifecycle.Command) (int, error) { return 0, nil }
-func (s *sandbox) Copy(context.Context, lifecycle.Artifact) error       { return nil }
-func (s *sandbox) Close(context.Context) error                          { return nil }
+func (s *sandbox) Copy(context.Context, lifecycle.Artifact) ([]string, error) {
+	return nil, nil
+}
+func (s *sandbox) Close(context.Context) error { return nil }
 func (s *sandbox) Open(ctx context.Context, _ lifecycle.Role) (lifecycle.Environment, api.Receipt, error) {
 	receipt, err := s.Switch(ctx, policy.Baseline)
 	return s, receipt, err

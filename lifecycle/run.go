@@ -98,9 +98,11 @@ func (r *runner) collect(ctx context.Context, env *environment) bool {
 		if err != nil {
 			break
 		}
-		if err = env.Copy(ctx, a); err != nil {
+		var leftOut []string
+		if leftOut, err = env.Copy(ctx, a); err != nil {
 			err = fmt.Errorf("copy %s: %w", a.From, err)
 		}
+		step.LeftOut = append(step.LeftOut, leftOut...)
 	}
 	return r.end(step, err)
 }

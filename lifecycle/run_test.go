@@ -74,8 +74,8 @@ func (f *fake) Exec(ctx context.Context, c Command) (int, error) {
 	return 0, ctx.Err()
 }
 
-func (f *fake) Copy(_ context.Context, a Artifact) error {
-	return f.w.do(fmt.Sprintf("copy:%s/%s@%s", a.From, f.role, f.phase))
+func (f *fake) Copy(_ context.Context, a Artifact) ([]string, error) {
+	return []string{"link in " + a.From}, f.w.do(fmt.Sprintf("copy:%s/%s@%s", a.From, f.role, f.phase))
 }
 
 func (f *fake) Close(ctx context.Context) error {
@@ -348,4 +348,21 @@ func TestStillRunning(t *testing.T) {
 			t.Errorf("got %+v", steps[i])
 		}
 	})
+}
+
+// What was not copied of artifacts stands in the step, also if another one could not be copied.
+func TestLeftOut(t *testing.T) {
+	errTest := errors.New("test")
+	w := &world{fail: func(op string) error {
+		if strings.HasPrefix(op, "copy:/b/") {
+			return errTest
+		}
+		return nil
+	}}
+	task := Task{Artifacts: []Artifact{{From: "/a"}, {From: "/b"}, {From: "/c"}}}
+	steps, err := Run(t.Context(), task, w, nil)
+	i := slices.IndexFunc(steps, func(s Step) bool { return s.Boundary == CollectArtifacts })
+	if want := []string{"link in /a", "link in /b"}; !errors.Is(err, errTest) || i < 0 || !slices.Equal(steps[i].LeftOut, want) {
+		t.Errorf("error %v, steps %+v", err, steps)
+	}
 }

@@ -55,8 +55,8 @@ type Environment interface {
 	// Exec runs a command and returns its exit code. If ctx ends first, it ends the command with all that it has
 	// started and returns an error that wraps ctx's cause.
 	Exec(ctx context.Context, c Command) (code int, err error)
-	// Copy copies an artifact out.
-	Copy(ctx context.Context, a Artifact) error
+	// Copy copies an artifact out. leftOut names what of it was not copied, because it is no file and no directory.
+	Copy(ctx context.Context, a Artifact) (leftOut []string, err error)
 	// Close ends the Environment, and everything in it.
 	Close(ctx context.Context) error
 }
@@ -94,6 +94,8 @@ type Step struct {
 	// ExitCode is that of the boundary's command; nil if it has none, or it did not end by itself.
 	ExitCode *int `json:"exit_code,omitempty"`
 	TimedOut bool `json:"timed_out,omitempty"`
+	// LeftOut names what of artifacts was not copied, see [Environment.Copy].
+	LeftOut []string `json:"left_out,omitempty"`
 	// Kept: the Environment was left running.
 	Kept    bool      `json:"kept,omitempty"`
 	Began   time.Time `json:"began"`

@@ -50,8 +50,15 @@ type taskResult struct {
 // taskStep is a step with the mode in force, and the head of the audit when it ended.
 type taskStep struct {
 	lifecycle.Step
-	Mode      policy.Mode `json:"network_mode"`
-	AuditHead string      `json:"audit_head,omitempty"`
+	Receipt   *taskReceipt `json:"receipt,omitempty"` // in place of the step's own
+	Mode      policy.Mode  `json:"network_mode"`
+	AuditHead string       `json:"audit_head,omitempty"`
+}
+
+// taskReceipt is a controller's receipt, tied to the audit file, of which the controller does not know.
+type taskReceipt struct {
+	api.Receipt
+	AuditHead string `json:"audit_head,omitempty"` // digest of the line that has this receipt
 }
 
 // taskAudit says how good the evidence is.
@@ -163,6 +170,12 @@ func (f *taskFlags) run(cmd *cobra.Command, g *globals, t *taskFile) error {
 		Task: t.Name, planned: plan, Enforcement: evidence.Enforcement{BeforeFirstProcess: true}, EvaluationEnvironment: t.EvaluationEnvironment, Began: time.Now(), ExitCodes: map[string]int{}, Evidence: []evidence.Attempt{}, Packets: []api.Packets{},
 	}}
 	r.asJSON = g.json || !term.IsTerminal(os.Stdout.Fd())
+	for _, a := range task.Artifacts {
+		// Now rather than when the work is done; the same holds for the result.
+		if err := docker.MakeRoom(a.To); err != nil {
+			return failed(fmt.Errorf("artifact %s: %w", a.From, err))
+		}
+	}
 	if f.result != "" {
 		// Now rather than when the work is done; and what an earlier task has left is not taken for this one's.
 		if err := os.WriteFile(f.result, nil, 0o644); err != nil {
@@ -362,6 +375,9 @@ func (r *taskRun) askReport(ctx context.Context, role lifecycle.Role) {
 func (r *taskRun) step(s lifecycle.Step) {
 	t := taskStep{Step: s, Mode: r.result.phases[s.Phase].Mode}
 	t.AuditHead = r.records.step(s)
+	if s.Receipt != nil {
+		t.Receipt = &taskReceipt{*s.Receipt, t.AuditHead}
+	}
 	r.result.Steps = append(r.result.Steps, t)
 	if s.ExitCode != nil {
 		r.result.ExitCodes[string(s.Boundary)] = *s.ExitCode
@@ -373,6 +389,9 @@ func (r *taskRun) step(s lifecycle.Step) {
 		r.keep(printJSON(r.cmd, t))
 	} else {
 		r.cmd.Println(t.line())
+	}
+	for _, what := range s.LeftOut {
+		r.cmd.PrintErrf("sluice: warning: an artifact was copied without %s\n", clean(what))
 	}
 	r.keep(flush(r.cmd))
 }

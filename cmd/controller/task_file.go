@@ -138,6 +138,12 @@ func (t *taskFile) check() error {
 		if !strings.HasPrefix(a.From, "/") || a.To == "" {
 			return fmt.Errorf("/artifacts/%d: write from, an absolute path in the Environment, and to, a path beside the task file", i)
 		}
+		for j, other := range t.Artifacts {
+			in, err := filepath.Rel(t.path(other.To), t.path(a.To))
+			if i != j && err == nil && filepath.IsLocal(in) {
+				return fmt.Errorf("/artifacts/%d/to: %s lies in that of /artifacts/%d, %s: give each a place of its own", i, a.To, j, other.To)
+			}
+		}
 	}
 	return nil
 }

@@ -29,7 +29,9 @@ func TestStepLine(t *testing.T) {
 		{step(func(s *taskStep) { s.TimedOut = true }), "03:04:05 run_task shared run no-network generation 2 1.500 s timed out"},
 		{step(func(s *taskStep) { s.Error = "broken" }), "03:04:05 run_task shared run no-network generation 2 1.500 s failed: broken"},
 		{step(func(s *taskStep) { s.Boundary, s.Kept = lifecycle.Close, true }), "03:04:05 close shared run no-network generation 2 1.500 s kept"},
-		{step(func(s *taskStep) { s.Boundary, s.Switch, s.Receipt = "", true, &api.Receipt{FlowsCut: 1, FlowsKept: 4} }),
+		{step(func(s *taskStep) {
+			s.Boundary, s.Switch, s.Receipt = "", true, &taskReceipt{Receipt: api.Receipt{FlowsCut: 1, FlowsKept: 4}}
+		}),
 			"03:04:05 -> run shared run no-network generation 2 1.500 s 1 flow cut, 4 kept"},
 	} {
 		if got := strings.Join(strings.Fields(row.step.line()), " "); got != row.want {

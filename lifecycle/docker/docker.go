@@ -193,10 +193,10 @@ func (e *environment) end(ctx context.Context, mark string) error {
 	return nil
 }
 
-func (e *environment) Copy(ctx context.Context, a lifecycle.Artifact) error {
+func (e *environment) Copy(ctx context.Context, a lifecycle.Artifact) (leftOut []string, err error) {
 	content, stat, err := e.engine.Docker.CopyFromContainer(ctx, e.id, a.From)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer content.Close()
 	return extract(content, path.Base(stat.Name), a.To)

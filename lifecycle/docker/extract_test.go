@@ -3,9 +3,11 @@ package docker
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -56,11 +58,17 @@ func TestExtract(t *testing.T) {
 		tar.Header{Name: "out/null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
 	)
 	to := filepath.Join(dir, "results", "here")
-	if err := extract(in, "out", to); err != nil {
+	leftOut, err := extract(in, "out", to)
+	if err != nil {
 		t.Fatal(err)
 	}
+	if want := []string{"out/link: a symbolic link", "out/up: a symbolic link", "out/../../outside: a name that leads elsewhere",
+		"../outside: a name that leads elsewhere", outside + ": a name that leads elsewhere", "output/x: a name that leads elsewhere",
+		"out/hard: a hard link", "out/null: a device"}; !slices.Equal(leftOut, want) {
+		t.Errorf("left out %q, want %q", leftOut, want)
+	}
 	var found []string
-	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+	err = filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
 		if err == nil && !info.IsDir() {
 			rel, _ := filepath.Rel(dir, path)
 			found = append(found, rel+" "+info.Mode().String())
@@ -88,7 +96,7 @@ func TestExtractDoesNotFollow(t *testing.T) {
 	if err := os.Symlink(outside, to); err != nil {
 		t.Fatal(err)
 	}
-	if err := extract(archive(t, tar.Header{Name: "f", Typeflag: tar.TypeReg}), "f", to); err != nil {
+	if _, err := extract(archive(t, tar.Header{Name: "f", Typeflag: tar.TypeReg}), "f", to); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(to); err != nil || string(text) != "content of f" {
@@ -102,7 +110,7 @@ func TestExtractDoesNotFollow(t *testing.T) {
 // TestExtractNothing checks that a link in place of what was asked for is no artifact.
 func TestExtractNothing(t *testing.T) {
 	in := archive(t, tar.Header{Name: "f", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"})
-	if err := extract(in, "f", filepath.Join(t.TempDir(), "f")); err == nil || err.Error() != "is neither a file nor a directory" {
+	if _, err := extract(in, "f", filepath.Join(t.TempDir(), "f")); err == nil || err.Error() != "is neither a file nor a directory" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -110,7 +118,44 @@ func TestExtractNothing(t *testing.T) {
 func TestExtractCutOff(t *testing.T) {
 	in := archive(t, tar.Header{Name: "f", Typeflag: tar.TypeReg})
 	in.Truncate(520)
-	if err := extract(in, "f", filepath.Join(t.TempDir(), "f")); err == nil {
+	if _, err := extract(in, "f", filepath.Join(t.TempDir(), "f")); err == nil {
 		t.Error("an archive that is cut off is no artifact")
+	}
+}
+
+// TestExtractBesideOthers checks that nothing of an earlier run stands beside an artifact.
+func TestExtractBesideOthers(t *testing.T) {
+	out := func() *bytes.Buffer {
+		return archive(t, tar.Header{Name: "out/", Typeflag: tar.TypeDir}, tar.Header{Name: "out/a", Typeflag: tar.TypeReg})
+	}
+	to := filepath.Join(t.TempDir(), "results")
+	if err := os.Mkdir(to, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := extract(out(), "out", to); err != nil {
+		t.Errorf("an empty directory: %v", err)
+	}
+	err := MakeRoom(to)
+	if _, again := extract(out(), "out", to); err == nil || again == nil || again.Error() != err.Error() || !strings.Contains(err.Error(), to+" is not empty") {
+		t.Errorf("what is full: %v; %v", err, again)
+	}
+	file := filepath.Join(to, "a")
+	if err := MakeRoom(file); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file of an earlier run is still there: %v", err)
+	}
+}
+
+// TestExtractManyLeftOut checks that a task cannot make a list without end.
+func TestExtractManyLeftOut(t *testing.T) {
+	entries := []tar.Header{{Name: "out/", Typeflag: tar.TypeDir}}
+	for range maxLeftOut + 3 {
+		entries = append(entries, tar.Header{Name: "out/pipe", Typeflag: tar.TypeFifo})
+	}
+	leftOut, err := extract(archive(t, entries...), "out", filepath.Join(t.TempDir(), "out"))
+	if err != nil || len(leftOut) != maxLeftOut+1 || leftOut[0] != "out/pipe: a pipe" || leftOut[maxLeftOut] != "and 3 more" {
+		t.Errorf("%d left out, the last %q, error %v", len(leftOut), leftOut[len(leftOut)-1], err)
 	}
 }

@@ -112,7 +112,7 @@ func readResult(in io.Reader) (Report, error) {
 	return report, nil
 }
 
-// Heads reads of a task's result the digests that it has of its audit file: one for each step, and the last one.
+// Heads reads of a task's result the digests that it has of its audit file: those of steps, of receipts, and the last one.
 func Heads(r io.Reader) ([]string, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxResultBytes))
 	if err != nil {
@@ -120,7 +120,10 @@ func Heads(r io.Reader) ([]string, error) {
 	}
 	var kept struct {
 		Steps []struct {
-			Head string `json:"audit_head"`
+			Head    string `json:"audit_head"`
+			Receipt struct {
+				Head string `json:"audit_head"`
+			} `json:"receipt"`
 		} `json:"steps"`
 		Audit struct {
 			Head string `json:"head"`
@@ -135,6 +138,9 @@ func Heads(r io.Reader) ([]string, error) {
 	var heads []string
 	for _, s := range kept.Steps {
 		heads = append(heads, s.Head)
+		if s.Receipt.Head != "" && s.Receipt.Head != s.Head {
+			heads = append(heads, s.Receipt.Head)
+		}
 	}
 	return append(heads, kept.Audit.Head), nil
 }

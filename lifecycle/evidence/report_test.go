@@ -69,8 +69,9 @@ func TestHTML(t *testing.T) {
 }
 
 func TestHeads(t *testing.T) {
-	heads, err := Heads(strings.NewReader(`{"steps": [{"audit_head": "a"}, {"audit_head": "b"}], "audit": {"head": "c"}}`))
-	if err != nil || strings.Join(heads, " ") != "a b c" {
+	heads, err := Heads(strings.NewReader(`{"steps": [{"audit_head": "a", "receipt": {"audit_head": "a"}}, {"audit_head": "b"},
+		{"audit_head": "c", "receipt": {"audit_head": "forged"}}], "audit": {"head": "d"}}`))
+	if err != nil || strings.Join(heads, " ") != "a b c forged d" {
 		t.Errorf("got %q, %v", heads, err)
 	}
 	for _, text := range []string{resultText[:50], `{"steps": []}`, "x"} {
