@@ -114,7 +114,7 @@ type resolving struct {
 func newResolving(t *testing.T) *resolving {
 	t.Helper()
 	const server = "127.0.0.53"
-	l, err := closed.StartWith(t.Context(), closed.Options{Engine: labEngine(), ResolvConf: "nameserver " + server + "\n"})
+	l, err := closed.StartWith(t.Context(), closed.Options{Engine: *labEngine, ResolvConf: "nameserver " + server + "\n"})
 	if err != nil {
 		t.Fatal(err)
 	}

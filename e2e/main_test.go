@@ -27,12 +27,8 @@ var (
 	binDir     = flag.String("bin", "", "where sluice-proxy and demo are, static; they are built from this tree if not given")
 	proxyImage = flag.String("proxy-image", images.ProxyTag,
 		"the image that AgentCompass starts as its proxy; "+client.Tag+" runs AgentCompass's own")
-	enginePrograms = flag.String("engine", "", "a directory with dockerd, docker-proxy and runc, see scripts/engine; the machine's own if not given")
-	firewall       = flag.String("firewall", "", "what the engine makes its rules with, iptables or nftables; for engines that have the choice")
+	labEngine = closed.EngineFlags()
 )
-
-// labEngine is the engine of all labs.
-func labEngine() closed.Engine { return closed.Engine{Dir: *enginePrograms, Firewall: *firewall} }
 
 // lab is what all scenarios share. It is set before they run.
 var lab struct {
@@ -77,7 +73,7 @@ func runInLab(m *testing.M) (code int, err error) {
 	if lab.python, err = agentcompass.Install(ctx, cache); err != nil {
 		return 0, err
 	}
-	if lab.Lab, err = closed.StartWith(ctx, closed.Options{Engine: labEngine()}); err != nil {
+	if lab.Lab, err = closed.StartWith(ctx, closed.Options{Engine: *labEngine}); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()

@@ -28,7 +28,10 @@ import (
 	"sluice/images"
 )
 
-var runDocker = flag.Bool("run-docker", false, "ask a real engine, in a lab of its own; needs root and what scripts/setup installs")
+var (
+	runDocker = flag.Bool("run-docker", false, "ask a real engine, in a lab of its own; needs root and what scripts/setup installs")
+	labEngine = closed.EngineFlags()
+)
 
 const (
 	plainImage    = "pause:plain"
@@ -43,7 +46,7 @@ type real struct {
 }
 
 func start(t *testing.T) *real {
-	l, err := closed.Start(t.Context())
+	l, err := closed.StartWith(t.Context(), closed.Options{Engine: *labEngine})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,10 @@ type Info struct {
 	// Kernel is the release of the kernel that it runs on, as uname(2) gives it.
 	Kernel string
 	// System is the name of the operating system, "Debian GNU/Linux 12 (bookworm)".
-	System   string
+	System string
+	// Firewall is what the engine makes its own rules with: "iptables", as all before 29 do, or "nftables", each with
+	// "+firewalld" behind it where that is asked to make them.
+	Firewall string
 	Rootless bool
 	// Unconfined is set if containers have no seccomp filter unless they ask for one, and OtherSeccomp if they have one
 	// that is not the engine's own.
@@ -65,8 +68,12 @@ func describe(info system.Info, version types.Version) Info {
 		Product:        "Docker",
 		Kernel:         info.KernelVersion,
 		System:         info.OperatingSystem,
+		Firewall:       "iptables", // engines before 28 do not say
 		DefaultRuntime: info.DefaultRuntime,
 		Runtimes:       make(map[string]string),
+	}
+	if info.FirewallBackend != nil && info.FirewallBackend.Driver != "" {
+		i.Firewall = info.FirewallBackend.Driver
 	}
 	for _, component := range version.Components {
 		if strings.HasPrefix(component.Name, "Podman") {
@@ -95,6 +102,11 @@ func describe(info system.Info, version types.Version) Info {
 		i.Runtimes[name] = path.Base(program)
 	}
 	return i
+}
+
+// String names the engine in one line, for people.
+func (i Info) String() string {
+	return fmt.Sprintf("%s %s with version %s of its API; it makes its rules with %s", i.Product, i.Version, i.APIVersion, i.Firewall)
 }
 
 // versionAtLeast reports whether dotted numbers such as "1.41" or "25.0.5-rc.1" are as large as the wanted ones. What

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/api/types/system"
 )
 
 func TestInfoProblems(t *testing.T) {
@@ -123,5 +126,21 @@ func TestHostServers(t *testing.T) {
 	want := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("fe80::1%eth0"), netip.IPv6Loopback()}
 	if list, err := hostServers(file); err != nil || !slices.Equal(list, want) {
 		t.Errorf("got %v, %v, want %v", list, err, want)
+	}
+}
+
+func TestInfoNamesTheFirewall(t *testing.T) {
+	for _, row := range []struct {
+		backend *system.FirewallInfo
+		want    string
+	}{
+		{nil, "Docker 29.0.0 with version 1.52 of its API; it makes its rules with iptables"},
+		{&system.FirewallInfo{Driver: "nftables"}, "Docker 29.0.0 with version 1.52 of its API; it makes its rules with nftables"},
+		{&system.FirewallInfo{Driver: "iptables+firewalld"}, "Docker 29.0.0 with version 1.52 of its API; it makes its rules with iptables+firewalld"},
+	} {
+		i := describe(system.Info{FirewallBackend: row.backend}, types.Version{Version: "29.0.0", APIVersion: "1.52"})
+		if got := i.String(); got != row.want {
+			t.Errorf("of %+v: %q, want %q", row.backend, got, row.want)
+		}
 	}
 }

@@ -4,7 +4,7 @@
 //
 // It needs root and what scripts/setup installs, prints what to put into the environment, and stays until Ctrl-C,
 // which removes everything. With -client the image of the tests' workload is loaded too, which takes a minute the
-// first time.
+// first time. With -engine "$(scripts/engine)" the lab has a current engine.
 package main
 
 import (
@@ -23,17 +23,18 @@ import (
 
 func main() {
 	withClient := flag.Bool("client", false, "load the image "+client.Tag+": a Debian with network clients, which trusts the lab's certificates")
+	engine := closed.EngineFlags()
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *withClient); err != nil {
+	if err := run(ctx, *withClient, *engine); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, withClient bool) (err error) {
-	l, err := closed.Start(ctx)
+func run(ctx context.Context, withClient bool, engine closed.Engine) (err error) {
+	l, err := closed.StartWith(ctx, closed.Options{Engine: engine})
 	if err != nil {
 		return err
 	}

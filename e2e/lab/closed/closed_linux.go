@@ -15,6 +15,7 @@ package closed
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -48,6 +49,14 @@ type Engine struct {
 	// Firewall is what the engine makes its own rules with, "iptables" or "nftables". Engines before 29 have no choice,
 	// and start with "" alone.
 	Firewall string
+}
+
+// EngineFlags defines the flags by which a program that starts labs is told their engine.
+func EngineFlags() *Engine {
+	e := new(Engine)
+	flag.StringVar(&e.Dir, "engine", "", "a directory with dockerd, docker-proxy and runc for the lab, see scripts/engine; the machine's own if not given")
+	flag.StringVar(&e.Firewall, "firewall", "", "what the lab's engine makes its rules with, iptables or nftables; for engines that have the choice")
+	return e
 }
 
 // Options change what the lab is like.
