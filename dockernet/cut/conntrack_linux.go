@@ -13,6 +13,9 @@ import (
 const (
 	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+	ctStats  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
+
+	ctaStatsEntries = 1
 
 	ctaTupleOriginal = 1
 	ctaTupleReply    = 2
@@ -174,6 +177,28 @@ func (c *conn) entries(sockets []socket) ([]*entry, error) {
 		return nil, fmt.Errorf("look up conntrack entries: %w", err)
 	}
 	return found, nil
+}
+
+// count asks how many entries the namespace has.
+func (c *conn) count() (n int, err error) {
+	err = c.ask(ctStats, 0, [][]byte{family(unix.AF_UNSPEC)}, func(_ int, a answer) error {
+		if a.errno != 0 {
+			return a.errno
+		}
+		if len(a.body) < familyBytes {
+			return errShort
+		}
+		for kind, value := range attributes(a.body[familyBytes:]) {
+			if kind == ctaStatsEntries && len(value) == 4 {
+				n = int(binary.BigEndian.Uint32(value))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count conntrack entries: %w", err)
+	}
+	return n, nil
 }
 
 // all calls each with every entry of the namespace. An entry is valid during the call.

@@ -5,12 +5,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -52,17 +49,17 @@ type cutter struct {
 	*Spec
 	inside, host *conn // to conntrack
 	diag         *conn // to the sockets
+	// in and on run functions in the container's namespace and in that of the bridges.
+	in, on func(func() error) error
 	// own are the container's addresses. What has one of them at both ends does not leave the namespace.
 	own map[netip.Addr]bool
 	// raw is set if a process has a socket that gets packets of all ports.
-	raw bool
-	// table is the text of the namespace's conntrack, and hostTable of the host's, nil where netlink is the faster way.
-	table, hostTable *os.File
-	report           Report
+	raw    bool
+	report Report
 }
 
 func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
-	c := &cutter{Spec: s, own: make(map[netip.Addr]bool)}
+	c := &cutter{Spec: s, own: make(map[netip.Addr]bool), in: ns.Do, on: onHost(s.Host)}
 	if s.Refused == nil {
 		return c.report, errors.New("cut connections: nothing says which are refused")
 	}
@@ -74,10 +71,8 @@ func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
 		s.Later(c.close)
 	}()
 	err := ns.Do(c.enter)
-	if err == nil && s.Host != nil {
-		err = s.Host.Do(c.enterHost)
-	} else if err == nil {
-		err = c.enterHost()
+	if err == nil {
+		err = c.on(c.enterHost)
 	}
 	if err == nil {
 		err = do(c)
@@ -88,10 +83,16 @@ func run(ns *netns.Namespace, s *Spec, do func(*cutter) error) (Report, error) {
 	return c.report, nil
 }
 
-func (c *cutter) enterHost() (err error) {
-	if c.host, err = dial(unix.NETLINK_NETFILTER); err == nil {
-		c.hostTable, err = openTable()
+// onHost returns what runs functions in the namespace of the bridges.
+func onHost(host *netns.Namespace) func(func() error) error {
+	if host != nil {
+		return host.Do
 	}
+	return func(f func() error) error { return f() }
+}
+
+func (c *cutter) enterHost() (err error) {
+	c.host, err = dial(unix.NETLINK_NETFILTER)
 	return err
 }
 
@@ -127,38 +128,32 @@ func (c *cutter) enterConntrack() (err error) {
 	for _, a := range c.Addresses {
 		c.own[a] = true
 	}
-	c.table, err = openTable()
-	return err
+	return nil
 }
 
 // fewEntries is up to when text is faster: older kernels begin a walk anew for every page of it.
 const fewEntries = 500
 
-// openTable opens the text of the calling thread's namespace, which a kernel need not have.
-func openTable() (*os.File, error) {
-	b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
-	if err != nil {
-		return nil, nil
+// openTable opens the text of a namespace's entries, nil where there are many of them or the kernel has no such text.
+func openTable(in func(func() error) error, to *conn) (table *os.File, err error) {
+	// Not nf_conntrack_count of /proc/sys: the kernel looks such a name up among those of all namespaces.
+	if n, err := to.count(); err != nil || n > fewEntries {
+		return nil, err
 	}
-	if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err != nil || n > fewEntries {
-		return nil, nil
-	}
-	f, err := os.Open("/proc/thread-self/net/nf_conntrack")
+	err = in(func() (err error) {
+		table, err = os.Open("/proc/thread-self/net/nf_conntrack")
+		return err
+	})
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	return f, err
+	return table, err
 }
 
 func (c *cutter) close() {
 	for _, conn := range []*conn{c.inside, c.host, c.diag} {
 		if conn != nil {
 			conn.close()
-		}
-	}
-	for _, f := range []*os.File{c.table, c.hostTable} {
-		if f != nil {
-			f.Close()
 		}
 	}
 }
@@ -327,16 +322,25 @@ func (c *cutter) end(victims []victim) error {
 // everyEntry calls each with all of the namespace's. Where they are few the kernel writes them down as text much
 // faster, for it takes no lock to look into a slot of its table.
 func (c *cutter) everyEntry(each func(*entry)) error {
-	if c.table == nil {
-		return c.inside.all(func(e entry) { each(&e) })
+	err := everyLine(c.in, c.inside, each)
+	if err == errMany {
+		err = c.inside.all(func(e entry) { each(&e) })
 	}
-	return everyLine(c.table, each)
+	return err
 }
 
-func everyLine(table *os.File, each func(*entry)) error {
-	if _, err := table.Seek(0, io.SeekStart); err != nil {
+// errMany is the error where the text is not the faster way.
+var errMany = errors.New("there are many entries")
+
+func everyLine(in func(func() error) error, to *conn, each func(*entry)) error {
+	table, err := openTable(in, to)
+	if err != nil {
 		return fmt.Errorf("list conntrack entries: %w", err)
 	}
+	if table == nil {
+		return errMany
+	}
+	defer table.Close()
 	lines := bufio.NewScanner(table)
 	for lines.Scan() {
 		e, err := parseLine(lines.Text())
@@ -386,9 +390,7 @@ func (c *cutter) sweepForged() error {
 // everyHostEntry calls each with the host's entries: with all if they are few, and else with what list finds of the
 // addresses.
 func (c *cutter) everyHostEntry(addresses []netip.Addr, each func(*entry), list func([]netip.Addr, func(entry)) error) (err error) {
-	if c.hostTable != nil {
-		err = everyLine(c.hostTable, each)
-	} else {
+	if err = everyLine(c.on, c.host, each); err == errMany {
 		err = list(addresses, func(e entry) { each(&e) })
 	}
 	if err != nil {

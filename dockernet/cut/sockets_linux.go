@@ -19,6 +19,7 @@ const (
 	stateTimeWait = 6
 	stateClose    = 7
 	stateListen   = 10
+	stateBound    = 13 // TCP_BOUND_INACTIVE: those that are bound and nothing else
 
 	oldRequestBytes = 4 + idBytes + 8 // inet_diag_req, with the states
 	oldStatesOffset = 4 + idBytes
@@ -64,7 +65,7 @@ func (c *conn) sockets() (connected []socket, receivers bool, err error) {
 	}
 	// The older request lists both families in one walk of the kernel's table, which has 262,144 slots and more.
 	request := make([]byte, oldRequestBytes)
-	binary.NativeEndian.PutUint32(request[oldStatesOffset:], ^uint32(1<<stateTimeWait|1<<stateClose|1<<stateListen))
+	binary.NativeEndian.PutUint32(request[oldStatesOffset:], ^uint32(1<<stateTimeWait|1<<stateClose|1<<stateListen|1<<stateBound))
 	if err := c.dump(tcpDiagGetSock, request, each(unix.IPPROTO_TCP)); err != nil {
 		return nil, false, fmt.Errorf("list TCP sockets: %w", err)
 	}

@@ -20,14 +20,9 @@ import (
 // unless there are few entries. host is the namespace of the containers' bridges, nil for the one that this process runs
 // in. A container whose namespace has been closed ([os.ErrClosed]) is left out.
 func Sweep(host *netns.Namespace, places []Place) (r Report, err error) {
-	h := &cutter{}
+	h := &cutter{on: onHost(host)}
 	defer h.close()
-	if host != nil {
-		err = host.Do(h.enterHost)
-	} else {
-		err = h.enterHost()
-	}
-	if err != nil {
+	if err := h.on(h.enterHost); err != nil {
 		return r, fmt.Errorf("sweep connections on the host: %w", err)
 	}
 	var errs []error
@@ -90,7 +85,8 @@ func (p *place) now() (spec *Spec) {
 
 // sweepInside does so in the namespace of the calling thread, and on the host with the same connections.
 func (p *place) sweepInside(spec *Spec, host *conn) error {
-	c := &cutter{Spec: spec, own: make(map[netip.Addr]bool), host: host}
+	here := func(f func() error) error { return f() }
+	c := &cutter{Spec: spec, own: make(map[netip.Addr]bool), host: host, in: here}
 	defer func() {
 		c.host = nil // is needed further on
 		c.close()
