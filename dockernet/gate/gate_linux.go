@@ -66,12 +66,16 @@ func (g *Gate) Install(s *Spec, phase policy.Phase) error {
 }
 
 // Stage puts the rules of a new Spec beside those that are there. [Gate.Both] and [Gate.Switch] use them from now on;
-// before that nothing of them is in force.
+// before that nothing of them is in force. The container may have left the network with its default route since
+// [Gate.Install], so that what is said there of routes holds here too.
 func (g *Gate) Stage(s *Spec) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.do("stage", func() error {
 		if err := s.check(); err != nil {
+			return err
+		}
+		if err := g.ns.Do(addRoutes); err != nil {
 			return err
 		}
 		return g.stage(s)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -206,6 +207,33 @@ func TestEngineAddsARoute(t *testing.T) {
 	for _, to := range []string{"192.0.2.10:80", "[2001:db8:2::10]:80"} {
 		// Until the router is found, packets may be given up.
 		wait(t, to+" to answer", func() bool { return l.probe(t, "udp", to) == "direct" })
+	}
+}
+
+// A container that leaves the network with its default route and stays on one without, as current engines' internal ones
+// are, still comes as far as the rules that follow it.
+func TestEngineTakesARoute(t *testing.T) {
+	l := newLab(t, false)
+	spec := l.spec(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"))
+	if err := l.gate.Install(spec, policy.Baseline); err != nil {
+		t.Fatal(err)
+	}
+	h := l.workload.Handle(t)
+	for _, via := range addrs("198.51.100.1", "2001:db8:1::1") {
+		if err := h.RouteDel(&netlink.Route{Gw: via.AsSlice()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(l.gate.Stage(spec), l.gate.Switch(policy.Baseline)); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{"192.0.2.10:80", "[2001:db8:2::10]:80"} {
+		if got := l.probe(t, "tcp", to); got != "proxy" {
+			t.Errorf("tcp to %s: got %s, want proxy", to, got)
+		}
+		if got := l.probe(t, "udp", to); got != "refused" {
+			t.Errorf("udp to %s: got %s, want refused", to, got)
+		}
 	}
 }
 
