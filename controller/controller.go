@@ -67,6 +67,7 @@ type Controller struct {
 	mu        sync.Mutex // guards all below
 	members   map[string]*member
 	about     map[string]*member // the same by the ids that records have
+	named     map[string]*member // those that were looked for by a name, which it may not have any more
 	dismissed map[string]bool    // containers that are not to be admitted to managed networks
 	silent    map[string]silent
 	ending    bool // no container is taken any more
@@ -81,7 +82,7 @@ func New(config Config) (*Controller, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, dismissed: map[string]bool{},
+	c := &Controller{config: config, log: config.Logger, store: s, work: newQueue(), members: map[string]*member{}, about: map[string]*member{}, named: map[string]*member{}, dismissed: map[string]bool{},
 		silent: map[string]silent{}, began: time.Now(), unguarded: unguardedTime, patience: patience, recovered: make(chan struct{})}
 	c.metrics = newMetrics(c)
 	c.adopter = &adopter{Controller: c, followers: map[string]*follower{}}
@@ -159,6 +160,7 @@ func (c *Controller) Close() error {
 	all := slices.Collect(maps.Values(c.members))
 	clear(c.members)
 	clear(c.about)
+	clear(c.named)
 	c.mu.Unlock()
 	errs := make([]error, len(all))
 	var tasks errgroup.Group
@@ -200,10 +202,15 @@ func (c *Controller) member(ref string) (*member, error) {
 	if m := c.members[ref]; m != nil {
 		return m, nil
 	}
+	// A caller goes on with the name that it has begun with, and there may be thousands.
+	if m := c.named[ref]; m != nil && m.shown.Load().status.Name == ref {
+		return m, nil
+	}
 	var found []*member
 	for id, m := range c.members {
 		s := m.shown.Load().status
 		if s.Name == strings.TrimPrefix(ref, "/") {
+			c.named[s.Name] = m
 			return m, nil
 		}
 		if ref != "" && (strings.HasPrefix(id, ref) || strings.HasPrefix(s.ID, ref)) {
@@ -249,6 +256,7 @@ func (c *Controller) forget(m *member) error {
 		delete(c.members, m.record.ID)
 		_, id := m.record.about()
 		delete(c.about, id)
+		maps.DeleteFunc(c.named, func(_ string, named *member) bool { return named == m })
 	}
 	c.mu.Unlock()
 	m.gone = true

@@ -12,6 +12,9 @@
 //	cut      sockets and connections of the direct plane that it refuses are destroyed
 //	receipt
 //
+// Where the gate refuses frames that the container makes itself, nothing gets past it. Then it alone does the first step,
+// and meanwhile the guard goes from the old phase to the new one: what both let through is what both phases allow.
+//
 // If a step fails, the container is quarantined: nothing passes until a switch succeeds.
 //
 // What belongs to a container is known by its id and its namespace, never by its name or address, so nothing of it

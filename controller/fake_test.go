@@ -316,6 +316,7 @@ type fakeNet struct {
 	*world
 	id          string
 	gate, guard *fakeLayer
+	holds       bool // nothing gets past the gate
 	open        int
 	direct      []string // open connections of the direct plane, each the name of a phase that allows it
 	refused     chan Refused
@@ -326,6 +327,12 @@ type fakeNet struct {
 func (n *fakeNet) ID() string   { return n.id }
 func (n *fakeNet) Gate() Layer  { return n.gate }
 func (n *fakeNet) Guard() Layer { return n.guard }
+
+func (n *fakeNet) GateHolds() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.holds
+}
 
 func (n *fakeNet) Listen() (*netns.Sockets, error) {
 	n.mu.Lock()

@@ -147,22 +147,45 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	}
 	changed := plan != m.plan
 	m.record = next
-	if err := m.layers(func(l Layer) error { return l.Both(next.Phase) }); err != nil {
-		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
-	}
 	spec := control.SessionSpec{Generation: next.Generation, Phase: next.Phase.String()}
 	if changed {
 		spec = plan.spec(&next)
 	}
-	proxied, err := c.apply(ctx, m, spec)
+	proxied, err := c.swap(ctx, m, spec, next.Phase)
 	if err != nil {
-		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
-	}
-	if err := m.layers(func(l Layer) error { return l.Switch(next.Phase) }); err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
 	m.plan, m.restage = plan, false
 	return c.finish(ctx, m, doing, proxied, began, Ruled)
+}
+
+// swap goes from one phase to another, in all layers.
+//
+// Where nothing gets past the gate, the guard may go from one to the other at any moment before the cut: what both let
+// through is what both phases allow, until the gate has done the last step. The guard's change takes longest, for the kernel
+// looks at the rules of all containers then, so it is made once, and while the others are.
+func (c *Controller) swap(ctx context.Context, m *member, spec control.SessionSpec, phase policy.Phase) (proxied control.Receipt, err error) {
+	gate, guard, alone := m.net.Gate(), m.net.Guard(), m.net.GateHolds()
+	outside := make(chan error, 1)
+	change := func() { outside <- guard.Switch(phase) }
+	if alone {
+		go change()
+		err = gate.Both(phase)
+	} else {
+		err = m.layers(func(l Layer) error { return l.Both(phase) })
+	}
+	if err == nil {
+		proxied, err = c.apply(ctx, m, spec)
+	}
+	if err == nil {
+		if !alone {
+			go change()
+		}
+		err = gate.Switch(phase)
+	} else if !alone {
+		return proxied, err
+	}
+	return proxied, errors.Join(err, <-outside)
 }
 
 // changeAnew goes from a quarantine, or from what is not known, to a phase.

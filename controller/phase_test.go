@@ -94,6 +94,30 @@ func TestAttachSwitchSetDetach(t *testing.T) {
 	}
 }
 
+// Where nothing gets past the gate, the guard changes once, while the others do.
+func TestSwitchWhereTheGateHolds(t *testing.T) {
+	w := newWorld()
+	c, _ := w.control(t, t.TempDir())
+	w.attached(t, c, "web", id1)
+	w.net(id1).holds = true
+	w.steps()
+	for _, phase := range []policy.Phase{policy.Run, policy.Evaluation, policy.Baseline} {
+		if _, err := c.Phase(t.Context(), "web", phase, 0); err != nil {
+			t.Fatal(err)
+		}
+		steps := w.steps()
+		guard := slices.Index(steps, "guard switch")
+		if guard < 0 {
+			t.Fatalf("steps %v: the guard is left as it was", steps)
+		}
+		compare(t, "other steps", slices.Delete(slices.Clone(steps), guard, guard+1), []string{"gate both", "sidecar apply", "gate switch", "cut"})
+		if guard == len(steps)-1 {
+			t.Errorf("steps %v: the guard may let through what was cut", steps)
+		}
+		compare(t, "guard", w.net(id1).guard.holds(), w.net(id1).gate.holds())
+	}
+}
+
 func TestUnchanged(t *testing.T) {
 	w := newWorld()
 	c, _ := w.control(t, t.TempDir())
@@ -188,6 +212,11 @@ func TestFaults(t *testing.T) {
 		{"switch", "gate switch", phase, true, closed},
 		{"switch", "guard switch", phase, true, closed},
 		{"switch", "cut", phase, true, closed},
+		{"switch-holding", "gate both", phase, true, closed},
+		{"switch-holding", "sidecar apply", phase, true, closed},
+		{"switch-holding", "gate switch", phase, true, closed},
+		{"switch-holding", "guard switch", phase, true, closed},
+		{"switch-holding", "cut", phase, true, closed},
 		{"set", "facts", set, true, untouched},
 		{"set", "gate stage", set, true, untouched},
 		{"set", "guard stage", set, true, untouched},
@@ -207,6 +236,7 @@ func TestFaults(t *testing.T) {
 			} else {
 				w.start("web", id1)
 			}
+			w.net(id1).holds = row.name == "switch-holding"
 			w.failing(row.step, errFake)
 			err := row.do(c)
 			if err == nil || !strings.Contains(err.Error(), errFake.Error()) || !strings.Contains(err.Error(), "web") {

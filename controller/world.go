@@ -155,6 +155,8 @@ type Net interface {
 	// Gate are the rules inside, Guard those outside.
 	Gate() Layer
 	Guard() Layer
+	// GateHolds reports whether nothing that the container sends gets past the gate, not even frames that it makes itself.
+	GateHolds() bool
 	// Cut ends what is open on the direct plane and refused in a phase: it destroys sockets in the namespace and
 	// deletes connection tracking. Redirected connections are the sidecar's and stay. before says what there may be.
 	Cut(plan *Plan, phase policy.Phase, before Before) (Cut, error)

@@ -42,6 +42,7 @@ func (n *containerNet) ID() string                      { return n.ns.ID().Strin
 func (n *containerNet) Listen() (*netns.Sockets, error) { return n.ns.Listen() }
 func (n *containerNet) Gate() controller.Layer          { return inside{n} }
 func (n *containerNet) Guard() controller.Layer         { return n.rim }
+func (n *containerNet) GateHolds() bool                 { return n.gate.HoldsFrames() }
 
 // Refusals implements [controller.Net].
 func (n *containerNet) Refusals(do func(controller.Refused)) (stop func()) {

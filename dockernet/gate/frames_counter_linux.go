@@ -13,3 +13,11 @@ func (g *Gate) FramesRefused() (c nft.Counter, err error) {
 	})
 	return c, err
 }
+
+// HoldsFrames reports whether the workload's own frames are refused on all interfaces that there were when a Spec came last,
+// so that nothing gets past the gate.
+func (g *Gate) HoldsFrames() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.staged != nil && !g.staged.allPublic && !g.unheld
+}

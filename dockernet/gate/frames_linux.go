@@ -25,7 +25,7 @@ func (g *Gate) holdFrames(only6 bool) (err error) {
 			return err
 		}
 	}
-	if errors.Is(err, unix.EOPNOTSUPP) {
+	if g.unheld = errors.Is(err, unix.EOPNOTSUPP); g.unheld {
 		return g.dial()
 	}
 	if err != nil {

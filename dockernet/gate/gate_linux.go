@@ -28,6 +28,8 @@ type Gate struct {
 	// known is what of the newest Spec the chains need that belong to no generation, see fixed.
 	known  Spec
 	kernel *nft.Conn // nil until it is needed
+	// unheld is set if the kernel cannot refuse frames.
+	unheld bool
 	// older are chains and sets of generations before staged, to be deleted with the next switch.
 	older nft.Objects
 }

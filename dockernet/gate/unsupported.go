@@ -22,5 +22,6 @@ func (*Gate) Retarget(Listeners) error            { return errors.ErrUnsupported
 func (*Gate) Quarantine() error                   { return errors.ErrUnsupported }
 func (*Gate) Remove() error                       { return errors.ErrUnsupported }
 func (*Gate) Counters() (Counters, error)         { return Counters{}, errors.ErrUnsupported }
+func (*Gate) HoldsFrames() bool                   { return false }
 func (*Gate) Close()                              {}
 func (*Gate) FramesRefused() (nft.Counter, error) { return nft.Counter{}, errors.ErrUnsupported }
