@@ -64,6 +64,14 @@ test-e2e: build ## scenarios on an engine in a closed network, as root
 	$(GO_TEST) -count=1 -timeout 30m ./e2e/lab/closed -run-docker
 	$(GO_TEST) -count=1 -timeout 30m ./e2e -run-docker -bin '$(CURDIR)/bin'
 
+.PHONY: test-engines
+test-engines: setup-engines build ## the same on a current engine, with its rules made by iptables and by nftables, as root
+	@engine=$$(scripts/engine); for firewall in iptables nftables; do \
+	  echo "test-engines: $$(basename "$$engine"), $$firewall"; \
+	  $(GO_TEST) -count=1 -timeout 15m ./dockernet/engine -run-docker -engine "$$engine" -firewall $$firewall; \
+	  $(GO_TEST) -count=1 -timeout 30m ./e2e -run-docker -bin '$(CURDIR)/bin' -engine "$$engine" -firewall $$firewall; \
+	done
+
 .PHONY: bench
 bench: ## benchmarks with allocations
 	go test -run '^$$' -bench . -benchmem ./...
@@ -116,8 +124,10 @@ release-verify: ## the same, built twice and compared
 clean: ## remove what was built; caches outside the tree stay
 	rm -rf bin dist
 
-.PHONY: setup-demo setup-test
+.PHONY: setup-demo setup-test setup-engines
 setup-demo:
 	@scripts/setup demo
 setup-test:
 	@scripts/setup test
+setup-engines:
+	@scripts/setup engines

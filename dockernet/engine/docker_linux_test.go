@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -161,8 +162,9 @@ func (e *real) testPreflight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !versionAtLeast(i.Version, 20, 10) || i.Runtimes["runc"] != "runc" || i.Unconfined || i.Rootless || i.Product != "Docker" {
-		t.Errorf("the engine says %+v", i)
+	if !versionAtLeast(i.APIVersion, oldestAPI...) || i.Runtimes["runc"] != "runc" || i.Unconfined || i.Rootless || i.Product != "Docker" ||
+		i.Firewall != cmp.Or(labEngine.Firewall, "iptables") {
+		t.Errorf("the engine says %#v", i)
 	}
 	for _, p := range e.c.Preflight(t.Context()) {
 		if !p.Warning {
