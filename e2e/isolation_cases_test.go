@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/docker/api/types/network"
+
 	"sluice/e2e/lab/attack"
 	"sluice/e2e/lab/attempts"
 	"sluice/e2e/lab/tap"
@@ -276,6 +278,19 @@ func (w *isolation) joined(t *testing.T) {
 	}
 }
 
+// connect connects a container by what its attempts say is its link. The command line has no option for the hardware
+// address, which engines from 28 on choose by chance.
+func (m *managed) connect(t *testing.T, name string, l attempts.Link) {
+	t.Helper()
+	err := m.engine.NetworkConnect(t.Context(), m.name, name, &network.EndpointSettings{
+		MacAddress: l.Hardware.String(),
+		IPAMConfig: &network.EndpointIPAMConfig{IPv4Address: l.Own[0].String(), IPv6Address: l.Own[1].String()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // connectedLater: an attached container is connected to a managed network while it runs, and sends frames by the new
 // interface from the moment on at which it is there.
 func (m *managed) connectedLater(t *testing.T) {
@@ -287,7 +302,7 @@ func (m *managed) connectedLater(t *testing.T) {
 	l := m.link(15)
 	const times = 4
 	s := &started{name: name}
-	for i := range times + 1 { // the engine gives each connection's interface the next name
+	for i := range times + 1 { // older engines give each connection's interface the next name
 		l.Device = fmt.Sprint("eth", i+1)
 		around := attempts.Surroundings{Links: []attempts.Link{l}}
 		s.all = append(s.all, around.Beside()...)
@@ -297,7 +312,7 @@ func (m *managed) connectedLater(t *testing.T) {
 	m.docker(t, s.args...)
 	m.sluice(t, "attach", name, "--policy", file)
 	for range times {
-		m.docker(t, "network", "connect", "--ip", l.Own[0].String(), "--ip6", l.Own[1].String(), m.name, name)
+		m.connect(t, name, l)
 		m.rounds(t, name, 20)
 		m.docker(t, "network", "disconnect", m.name, name)
 	}
@@ -310,7 +325,7 @@ func (m *managed) connectedLater(t *testing.T) {
 	}
 	m.sluice(t, "attach", name, "--policy", file)
 	defer m.sluice(t, "detach", name)
-	m.docker(t, "network", "connect", "--ip", l.Own[0].String(), "--ip6", l.Own[1].String(), m.name, name)
+	m.connect(t, name, l)
 	for deadline := time.Now().Add(waitLimit); m.counts(s.all) == 0; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing arrives under a public policy: nothing is tested")
