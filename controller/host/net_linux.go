@@ -101,7 +101,7 @@ func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, before con
 		return controller.Cut{}, err
 	}
 	n.rules.are(&spec)
-	if !report.Swept {
+	if !report.Swept || spec.First {
 		n.host.sweeper.add(n)
 	}
 	return controller.Cut{Ended: report.Ended, Kept: report.Kept, Inbound: report.Inbound}, nil

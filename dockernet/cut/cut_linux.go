@@ -274,22 +274,23 @@ func (v *victim) refusedBy(s *Spec) bool {
 
 // sweepInside deletes entries whether they have a socket or not, and on the host those of the same connections.
 func (c *cutter) sweepInside() error {
-	victims, err := c.victimsInside()
+	victims, err := c.victimsInside(func(*entry) {})
 	if err != nil {
 		return err
 	}
 	return c.end(victims)
 }
 
-// victimsInside are the namespace's entries of refused connections.
-func (c *cutter) victimsInside() (all []victim, err error) {
+// victimsInside are the namespace's entries of refused connections. It calls local with those that do not leave it.
+func (c *cutter) victimsInside(local func(*entry)) (all []victim, err error) {
 	err = c.everyEntry(func(e *entry) {
 		from := e.original.source
 		v := victim{far: e.original.destination, protocol: e.protocol}
 		if !c.local(from.Addr()) {
 			v.inbound, v.far = true, from
 		} else if c.local(e.reply.source.Addr()) {
-			return // redirected, or never to leave
+			local(e) // redirected, or never to leave
+			return
 		}
 		if !v.refusedBy(c.Spec) {
 			return

@@ -69,15 +69,20 @@ func (c *conn) sockets() (connected []socket, receivers bool, err error) {
 	if err := c.dump(tcpDiagGetSock, request, each(unix.IPPROTO_TCP)); err != nil {
 		return nil, false, fmt.Errorf("list TCP sockets: %w", err)
 	}
+	return connected, receivers, c.datagrams(each(unix.IPPROTO_UDP))
+}
+
+// datagrams lists all sockets of UDP.
+func (c *conn) datagrams(each func([]byte) error) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, requestBytes)
 		request[0], request[1] = family, unix.IPPROTO_UDP
 		binary.NativeEndian.PutUint32(request[4:], ^uint32(0))
-		if err := c.dump(sockDiagByFamily, request, each(unix.IPPROTO_UDP)); err != nil {
-			return nil, false, fmt.Errorf("list UDP sockets: %w", err)
+		if err := c.dump(sockDiagByFamily, request, each); err != nil {
+			return fmt.Errorf("list UDP sockets: %w", err)
 		}
 	}
-	return connected, receivers, nil
+	return nil
 }
 
 // end returns the local (0) or the remote (1) end.

@@ -7,13 +7,16 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"sluice/dockernet/netns"
 )
 
 // Sweep deletes every conntrack entry of a refused connection, also those that no socket stands for: of processes that
 // have ended, of raw frames. Nothing can be sent by them, since the rules refuse every packet; but until they time out
 // the host translates what the far end sends, for whoever comes to read it, and inside they keep their ports from being
-// redirected anew.
+// redirected anew. Where [Spec.First] is set it deletes those too that lead to ports inside that nobody has any more: of
+// listeners before the present ones, where a client that takes the same port again would be refused.
 //
 // It is for after the answer to whoever has asked for a switch, and for many containers together: it walks through the
 // kernel's one table once for each, for its namespace, and then for the host's entries of all. A walk takes 10 ms and more,
@@ -94,11 +97,23 @@ func (p *place) sweepInside(spec *Spec, host *conn) error {
 	if err := c.enterConntrack(); err != nil {
 		return err
 	}
-	victims, err := c.victimsInside()
+	var stale stale
+	if spec.First {
+		var err error
+		if c.diag, err = dial(unix.NETLINK_SOCK_DIAG); err != nil {
+			return err
+		}
+		if stale.sockets, err = c.diag.ends(); err != nil {
+			return err
+		}
+	}
+	victims, err := c.victimsInside(stale.look)
 	if err != nil {
 		return err
 	}
-	return p.end(c, victims)
+	n, err := c.inside.remove(stale.requests)
+	p.report.Entries += n
+	return errors.Join(err, p.end(c, victims))
 }
 
 // end deletes entries that are still refused when it does.

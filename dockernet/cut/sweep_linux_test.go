@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 )
 
 // place is the world's container, under one Spec for good.
@@ -127,4 +128,101 @@ func TestSweepWithoutNamespace(t *testing.T) {
 	gone.Enter = func(func() error) error { return os.ErrClosed }
 	want(t, w.sweep(t, gone, w.place(w.spec(false))), Report{Ended: 2, Entries: 2, HostEntries: 2, Swept: true})
 	w.left(t, 0)
+}
+
+// Of listeners that are gone no entry is left, which would keep a client's next packets from those that came after them.
+// What is open through them goes on.
+func TestSweepOfFormerListeners(t *testing.T) {
+	w := newWorld(t)
+	nft(t, w.inside, gateRules)
+	for i, family := range []string{"ipv4", "ipv6"} {
+		var l net.Listener
+		var u net.PacketConn
+		w.inside.Run(t, func() (err error) {
+			if l, err = net.Listen("tcp", netip.AddrPortFrom(loopback[i], listenerPort).String()); err == nil {
+				u, err = net.ListenPacket("udp", netip.AddrPortFrom(loopback[i], listenerPort).String())
+			}
+			return err
+		})
+		dial := func(network string) net.Conn {
+			t.Helper()
+			var c net.Conn
+			w.inside.Run(t, func() (err error) {
+				c, err = net.Dial(network, netip.AddrPortFrom(refused[i], proxiedPort).String())
+				return err
+			})
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		open, over := dial("tcp"), dial("tcp")
+		served := make(map[string]net.Conn)
+		for range 2 {
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			served[c.RemoteAddr().String()] = c
+		}
+		served[over.LocalAddr().String()].Close()
+		over.Close()
+		datagrams := dial("udp")
+		if _, err := datagrams.Write([]byte("ask")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 8)
+		_, asker, err := u.ReadFrom(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		s := w.spec(true)
+		s.First = true
+		s.Refused = func(netip.AddrPort, uint8) bool { return false }
+		of := func(c net.Conn) int {
+			return entries(t, w.inside, netip.MustParseAddrPort(c.LocalAddr().String()).Addr(), refused[i])
+		}
+		before := of(open)
+		if before != 3 {
+			t.Fatalf("%s: %d entries, want one of each connection and of the datagrams", family, before)
+		}
+		w.sweep(t, w.place(s))
+		if n := of(open); n != before {
+			t.Errorf("%s: %d of %d entries are left while the listeners are there", family, n, before)
+		}
+		l.Close()
+		u.Close()
+		later := s
+		later.First = false
+		w.sweep(t, w.place(later))
+		if n := of(open); n != before {
+			t.Errorf("%s: %d of %d entries are left after a sweep that is not the first", family, n, before)
+		}
+		w.sweep(t, w.place(s))
+		if n := of(open); n != 1 {
+			t.Errorf("%s: %d entries are left, want that of the open connection", family, n)
+		}
+		if _, err := served[open.LocalAddr().String()].Write([]byte("more")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := open.Read(b); string(b[:n]) != "more" {
+			t.Errorf("%s: the open connection says %q, %v", family, b[:n], err)
+		}
+
+		// The same client asks again, where there is a new listener.
+		nft(t, w.inside, "flush chain inet gate steer; add rule inet gate steer meta l4proto { tcp, udp } th dport 443 redirect to :998")
+		w.inside.Run(t, func() (err error) {
+			u, err = net.ListenPacket("udp", netip.AddrPortFrom(loopback[i], 998).String())
+			return err
+		})
+		t.Cleanup(func() { u.Close() })
+		if _, err := datagrams.Write([]byte("again")); err != nil {
+			t.Fatal(err)
+		}
+		u.SetDeadline(time.Now().Add(10 * time.Second))
+		if n, from, err := u.ReadFrom(b); err != nil || string(b[:n]) != "again" || from.String() != asker.String() {
+			t.Errorf("%s: the new listener got %q from %v, %v", family, b[:n], from, err)
+		}
+		nft(t, w.inside, "flush chain inet gate steer; add rule inet gate steer meta l4proto { tcp, udp } th dport 443 redirect to :999")
+	}
 }
