@@ -15,8 +15,11 @@ func Serve(ctx context.Context, l net.Listener, b Backend, log *slog.Logger) err
 	return ServeHTTP(ctx, l, Handler(b), log)
 }
 
+// lastLimit is how long requests may take once ctx is done: longer than a switch whose sidecar hangs, which is 3 s.
+const lastLimit = 4 * time.Second
+
 // ServeHTTP answers requests on l until ctx is done, then closes l, ends the streams of events, gives other requests
-// up to a second to finish, and returns nil. Nothing it started outlives it.
+// up to 4 s to finish, and returns nil. Nothing it started outlives it.
 func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	// Streams end by this context; requests that change something are not to be cut in the middle, so Shutdown waits
 	// for them.
@@ -40,7 +43,7 @@ func ServeHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *s
 	case <-ctx.Done():
 	}
 	end()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLimit)
 	defer cancel()
 	if err := s.Shutdown(last); err != nil {
 		s.Close()

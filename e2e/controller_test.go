@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -115,15 +116,28 @@ func (c *controller) kill() error {
 }
 
 func (c *controller) killLocked() error {
+	_, err := c.endLocked(os.Kill)
+	return err
+}
+
+// stop tells it to end, and returns what came of it.
+func (c *controller) stop() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ended, err := c.endLocked(syscall.SIGTERM)
+	return errors.Join(ended, err)
+}
+
+func (c *controller) endLocked(how os.Signal) (ended, err error) {
 	if c.process == nil {
-		return nil
+		return nil, nil
 	}
-	if err := c.process.Process.Kill(); err != nil {
-		return err
+	if err := c.process.Process.Signal(how); err != nil {
+		return nil, err
 	}
-	<-c.ended
+	ended = <-c.ended
 	c.process = nil
-	return nil
+	return ended, nil
 }
 
 // remove ends it and takes back all that it has done.

@@ -89,6 +89,8 @@ func TestControllerCrashes(t *testing.T) {
 		u.checkWhole(fmt.Sprintf("killed %d ms into %s", i*2, step.name))
 	}
 
+	stops(u, attach)
+
 	_, err = docker("rm", "--force", u.name)
 	check(err)
 	removed = true
@@ -97,6 +99,51 @@ func TestControllerCrashes(t *testing.T) {
 		return errors.Is(err, control.ErrNotFound)
 	})
 	u.wait("there are other tables than before", func() bool { return hostTables(t) == before })
+}
+
+// stops tells the controller to end at moments all over a switch and over what a new network leads to. It ends what it has
+// begun: what is allowed works while it is away.
+func stops(u *user, attach func(context.Context) error) {
+	t := u.t
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	network := u.name + "-net"
+	_, err := docker("network", "create", network)
+	check(err)
+	t.Cleanup(func() {
+		_, _ = docker("network", "disconnect", "--force", network, u.name)
+		_, err := docker("network", "rm", network)
+		check(err)
+	})
+	if _, err := u.api.Status(t.Context(), u.name); err != nil {
+		check(attach(t.Context()))
+	}
+	for i := range crashes {
+		done := make(chan error, 1)
+		go func() {
+			if i%2 == 0 {
+				_, err := docker("network", []string{"connect", "disconnect"}[i/2%2], network, u.name)
+				done <- err
+				return
+			}
+			phase := []string{"baseline", "run"}[i/2%2]
+			_, _ = u.api.Phase(t.Context(), u.name, phase, 0) // there may be nobody to answer
+			done <- nil
+		}()
+		time.Sleep(time.Duration(i) * 5 * time.Millisecond) // any moment will do
+		check(theController.stop())
+		if out, code := u.exec(useLimit, "curl -sS -m 20 https://web.test/"); code != 0 {
+			t.Errorf("stopped %d ms into it: what is allowed, while the controller is away: %s", i*5, out)
+		}
+		check(<-done)
+		check(theController.start())
+		u.checkWhole(fmt.Sprintf("stopped %d ms into it", i*5))
+	}
 }
 
 // checkWhole checks that the container is under its policy or under none, as the controller says.

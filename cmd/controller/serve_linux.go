@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -143,10 +144,20 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	idle := errors.New("idle")
 	caller := ctx
 	tasks, ctx := errgroup.WithContext(ctx)
-	tasks.Go(func() error { return proxy.Run(ctx) })
-	tasks.Go(func() error { return kernel.Run(ctx) })
-	tasks.Go(func() error { return c.Run(ctx) })
-	tasks.Go(func() error { return control.ServeHTTP(ctx, peers, api.Handler(c), log) })
+	// What a change needs outlasts it: one that lost its sidecar half way would end in a quarantine.
+	below, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(changeLimit, end) })()
+	tasks.Go(func() error { return proxy.Run(below) })
+	tasks.Go(func() error { return kernel.Run(below) })
+	var changing sync.WaitGroup
+	change := func(run func() error) {
+		changing.Add(1)
+		tasks.Go(func() error { defer changing.Done(); return run() })
+	}
+	change(func() error { return c.Run(ctx) })
+	change(func() error { return control.ServeHTTP(ctx, peers, api.Handler(c), log) })
+	tasks.Go(func() error { changing.Wait(); end(); return nil })
 	readers := http.NewServeMux()
 	readers.Handle("GET /metrics", c.Metrics())
 	if page != nil {
@@ -180,6 +191,9 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	log.Info("the last container is gone")
 	return takeBack(context.WithoutCancel(caller))
 }
+
+// changeLimit is how long the changes under way may take when the controller is told to end. A sidecar that hangs takes 3 s.
+const changeLimit = 5 * time.Second
 
 // endLimit is how long a controller may take to end after it has closed its socket.
 const endLimit = 10 * time.Second
