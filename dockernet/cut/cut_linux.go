@@ -400,12 +400,19 @@ func (c *cutter) everyHostEntry(addresses []netip.Addr, each func(*entry), list 
 	return nil
 }
 
-func (c *cutter) remove(inside, host [][]byte) error {
-	n, err1 := c.inside.remove(inside)
-	c.report.Entries += n
-	n, err2 := c.host.remove(host)
-	c.report.HostEntries += n
-	return errors.Join(err1, err2)
+// remove deletes both at the same time, for there may be hundreds of thousands.
+func (c *cutter) remove(inside, host [][]byte) (err error) {
+	var deleted int
+	onHost := make(chan error, 1)
+	go func() {
+		var err error
+		deleted, err = c.host.remove(host)
+		onHost <- err
+	}()
+	n, err := c.inside.remove(inside)
+	err = errors.Join(err, <-onHost)
+	c.report.Entries, c.report.HostEntries = c.report.Entries+n, c.report.HostEntries+deleted
+	return err
 }
 
 // Check finds out whether the kernel does what this package asks of it, in the namespace of the calling thread, where

@@ -156,34 +156,53 @@ func (c *conn) dump(kind uint16, payload []byte, each func([]byte) error) error 
 // ask sends requests that are answered by one message each, and calls each with the index of a request and its answer,
 // which is valid during the call.
 func (c *conn) ask(kind, flags uint16, requests [][]byte, each func(int, answer) error) error {
+	return c.batches(kind, requests, func(int, int) uint16 { return flags }, func(start, count int) error {
+		for answered := 0; answered < count; {
+			err := c.answers(count, func(i int, a answer) error {
+				answered++
+				return each(start+i, a)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// batches sends requests, some at a time, and calls receive with the number of the first of them and how many they are.
+func (c *conn) batches(kind uint16, requests [][]byte, flags func(i, count int) uint16, receive func(start, count int) error) error {
 	var b []byte
 	for start := 0; start < len(requests); start += batchMessages {
 		some := requests[start:min(start+batchMessages, len(requests))]
-		first := c.seq + 1
 		b = b[:0]
-		for _, r := range some {
-			b = c.append(b, kind, flags, r)
+		for i, r := range some {
+			b = c.append(b, kind, flags(i, len(some)), r)
 		}
 		if err := c.send(b); err != nil {
 			return err
 		}
-		for answered := 0; answered < len(some); {
-			answers, err := c.receive()
-			if err != nil {
+		if err := receive(start, len(some)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answers waits for one datagram and calls each with the answers in it to the last requests, of which there are count.
+func (c *conn) answers(count int, each func(int, answer) error) error {
+	answers, err := c.receive()
+	if err != nil {
+		return err
+	}
+	first := c.seq - uint32(count) + 1
+	for a, err := range answers {
+		if err != nil {
+			return err
+		}
+		if i := int(a.seq - first); i >= 0 && i < count {
+			if err := each(i, a); err != nil {
 				return err
-			}
-			for a, err := range answers {
-				if err != nil {
-					return err
-				}
-				i := int(a.seq - first)
-				if i < 0 || i >= len(some) {
-					continue
-				}
-				answered++
-				if err := each(start+i, a); err != nil {
-					return err
-				}
 			}
 		}
 	}
@@ -192,14 +211,32 @@ func (c *conn) ask(kind, flags uint16, requests [][]byte, each func(int, answer)
 
 // perform sends requests that say nothing but whether they succeeded, and returns for how many that is. Those whose
 // object is gone have not. An error is the first one; the other requests have been tried all the same.
+//
+// Of those that succeed only the last one of each batch says so, which comes after what others have failed with.
 func (c *conn) perform(kind uint16, requests [][]byte) (done int, err error) {
 	var failed error
-	err = c.ask(kind, unix.NLM_F_ACK, requests, func(_ int, a answer) error {
-		switch {
-		case a.errno == 0:
-			done++
-		case a.errno != unix.ENOENT && failed == nil:
-			failed = a.errno
+	flags := func(i, count int) uint16 {
+		if i == count-1 {
+			return unix.NLM_F_ACK
+		}
+		return 0
+	}
+	err = c.batches(kind, requests, flags, func(_, count int) error {
+		done += count
+		for last := false; !last; {
+			err := c.answers(count, func(i int, a answer) error {
+				last = i == count-1
+				if a.errno != 0 {
+					done--
+				}
+				if a.errno != 0 && a.errno != unix.ENOENT && failed == nil {
+					failed = a.errno
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
 		}
 		return nil
 	})
