@@ -322,6 +322,8 @@ type fakeNet struct {
 	refused     chan Refused
 	counted     Counted
 	broken      map[probe.Kind]probe.Outcome // what becomes of probes that no rule sees
+	flooded     bool                         // packets are refused all the time
+	passing     map[probe.Kind]probe.Answer  // what becomes of probes then
 }
 
 func (n *fakeNet) ID() string   { return n.id }

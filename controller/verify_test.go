@@ -19,11 +19,20 @@ import (
 func (n *fakeNet) Probe(_ context.Context, p probe.Probe) (a probe.Answer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	c := &n.counted
+	c.Links = 1
+	if n.flooded { // the workload's own are refused all the time
+		c.Never, c.Frames, c.Guard = c.Never+1, c.Frames+1, c.Guard+1
+		for i := range c.Refused {
+			c.Refused[i]++
+		}
+	}
+	if answer, ok := n.passing[p.Kind]; ok {
+		return answer
+	}
 	if o, ok := n.broken[p.Kind]; ok {
 		return probe.Answer{Outcome: o}
 	}
-	c := &n.counted
-	c.Links = 1
 	switch p.Kind {
 	case probe.TCP:
 		c.Proxied++
@@ -51,13 +60,13 @@ func (n *fakeNet) Probe(_ context.Context, p probe.Probe) (a probe.Answer) {
 		a.Outcome = probe.Answered
 	case probe.RawSource:
 		c.Never++
-		a.Outcome = probe.Silent
+		a.Outcome = probe.Refused
 	case probe.Frame:
 		c.Frames++
-		a.Outcome = probe.Silent
+		a.Outcome, a.Sent, a.Stopped = probe.Silent, 1, 1
 	case probe.ARP:
 		c.Guard++
-		a.Outcome = probe.Silent
+		a.Outcome, a.Sent, a.Arrived = probe.Silent, 1, 1
 	}
 	return a
 }
@@ -128,6 +137,53 @@ func TestVerify(t *testing.T) {
 			got := verdicts(&v)
 			if got[row.probe] != row.verdict || v.OK != (row.kind == 255) || v.OK != (v.Problem() == "") || len(got) < 18 {
 				t.Errorf("got %v, ok %v, problem %q", got, v.OK, v.Problem())
+			}
+		})
+	}
+}
+
+// However many packets of the workload's own are refused meanwhile, what becomes of the probe itself decides.
+func TestVerifyBesideAFlood(t *testing.T) {
+	impatient(t)
+	silent := func(a probe.Answer) probe.Answer { a.Outcome = probe.Silent; return a }
+	for _, row := range []struct {
+		name    string
+		kind    probe.Kind
+		answer  probe.Answer
+		probe   string
+		verdict api.Verdict
+	}{
+		{"frame-passes", probe.Frame, silent(probe.Answer{Sent: 1, Arrived: 1, Passed: 1}), "raw-frame", api.Leaked},
+		{"frame-on-one-link-passes", probe.Frame, silent(probe.Answer{Sent: 2, Stopped: 1, Arrived: 1, Passed: 1}), "raw-frame", api.Leaked},
+		{"frame-is-lost", probe.Frame, silent(probe.Answer{Sent: 1}), "raw-frame", api.Unproven},
+		{"frame-on-one-link-is-lost", probe.Frame, silent(probe.Answer{Sent: 2, Stopped: 1}), "raw-frame", api.Unproven},
+		{"frame-is-not-sent", probe.Frame, silent(probe.Answer{}), "raw-frame", api.Unproven},
+		{"frame-meets-the-guard", probe.Frame, silent(probe.Answer{Sent: 1, Arrived: 1}), "raw-frame", api.Passed},
+		{"arp-passes", probe.ARP, silent(probe.Answer{Sent: 1, Arrived: 1, Passed: 1}), "forged-arp", api.Leaked},
+		{"arp-is-lost", probe.ARP, silent(probe.Answer{Sent: 1}), "forged-arp", api.Unproven},
+		{"source-passes", probe.RawSource, silent(probe.Answer{Arrived: 1, Passed: 1}), "raw-source", api.Leaked},
+		{"source-is-lost", probe.RawSource, silent(probe.Answer{}), "raw-source", api.Unproven},
+		{"source-meets-the-guard", probe.RawSource, silent(probe.Answer{Arrived: 1}), "raw-source", api.Passed},
+		{"udp-refused-by-others", probe.UDP, probe.Answer{Outcome: probe.Refused, Arrived: 1, Passed: 1}, "udp4", api.Leaked},
+		{"udp-held-by-the-guard-alone", probe.UDP, probe.Answer{Outcome: probe.Refused, Arrived: 1}, "udp4", api.Leaked},
+		{"holds", 255, probe.Answer{}, "raw-frame", api.Passed},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := newWorld()
+			c, stop := w.control(t, t.TempDir())
+			defer stop()
+			w.attached(t, c, "web", id1)
+			if _, err := c.Phase(t.Context(), "web", policy.Run, 0); err != nil {
+				t.Fatal(err)
+			}
+			n := w.net(id1)
+			n.flooded, n.passing = true, map[probe.Kind]probe.Answer{row.kind: row.answer}
+			v, err := c.Verify(t.Context(), "web", api.Verify{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := verdicts(&v)[row.probe]; got != row.verdict || v.OK != (row.verdict == api.Passed) {
+				t.Errorf("got %s, ok %v: %s", got, v.OK, v.Problem())
 			}
 		})
 	}

@@ -3,7 +3,12 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
 
 	"sluice/controller"
 	"sluice/dockernet/guard"
@@ -17,7 +22,29 @@ func (n *containerNet) Probe(ctx context.Context, p probe.Probe) probe.Answer {
 	if n.closed {
 		return probe.Answer{Detail: os.ErrClosed.Error()}
 	}
-	return probe.Send(ctx, n.ns.Do, p)
+	links, err := n.rim.links()
+	if err != nil {
+		return probe.Answer{Detail: err.Error()}
+	}
+	return probe.SendWatched(ctx, n.ns.Do, p, links)
+}
+
+// links are those where guards are, as they are now.
+func (r *rim) links() (all []probe.Link, err error) {
+	r.mu.Lock()
+	names := slices.Sorted(maps.Keys(r.ports))
+	r.mu.Unlock()
+	for _, name := range names {
+		port, err := netlink.LinkByName(name)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("interface %s: %w", name, err)
+		}
+		all = append(all, probe.Link{Port: port.Attrs().Index, Bridge: port.Attrs().MasterIndex})
+	}
+	return all, nil
 }
 
 // Counted implements [controller.Prober].

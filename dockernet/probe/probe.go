@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// nonce is what a probe has in it that nobody else knows: a workload that floods its rules with the same packets has
+// another one, or none.
+type nonce [6]byte
+
 // Kind is what is sent.
 type Kind uint8
 
@@ -39,6 +43,8 @@ type Probe struct {
 	To   netip.AddrPort // without a port where the protocol has none; ignored by Loopback and ARP
 	Name string         // of DNS and Connect
 	Mark uint32         // of the socket, unless 0; TCP and UDP only
+
+	nonce nonce // of [SendWatched], in packets that are not of a connection
 }
 
 // Limit is how long an answer is waited for. What a policy refuses is refused at once.
@@ -69,6 +75,10 @@ type Answer struct {
 	Decision string
 	// Detail is more for people: an error, a status.
 	Detail string
-	// Sent is on how many interfaces a frame was sent.
-	Sent int
+	// Sent is on how many interfaces a frame was sent, and Stopped on how many of them rules of the namespace have dropped
+	// it at once.
+	Sent, Stopped int
+	// Arrived is on how many links the host has got the probe, and Passed on how many bridges it was seen behind the
+	// rules there. Both are of [SendWatched].
+	Arrived, Passed int
 }

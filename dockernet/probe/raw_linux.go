@@ -13,21 +13,31 @@ import (
 
 // echo sends an echo request from a raw socket. The error is what the kernel's rules make of it: a packet that they
 // refuse is not sent, and the call says so.
-func echo(to netip.Addr) error {
+func echo(to netip.Addr, n nonce) error {
 	family, protocol, kind := unix.AF_INET, unix.IPPROTO_ICMP, byte(8) // RFC 792
 	if to.Is6() {
 		family, protocol, kind = unix.AF_INET6, unix.IPPROTO_ICMPV6, 128 // RFC 4443 §4.1
 	}
-	request := []byte{kind, 0, 0, 0, 0, 0, 0, 1}
+	request := append([]byte{kind, 0, 0, 0, 0, 0, 0, 1}, n[:]...)
 	if to.Is4() {
-		binary.BigEndian.PutUint16(request[2:], ^(uint16(kind)<<8 + 1)) // the kernel writes that of IPv6
+		binary.BigEndian.PutUint16(request[2:], checksum(request)) // the kernel writes that of IPv6
 	}
 	return raw(family, protocol, func(fd int) error { return unix.Sendto(fd, request, 0, sockaddr(to)) })
 }
 
+// checksum is that of an even number of bytes (RFC 1071).
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	sum = sum>>16 + sum&0xffff
+	return ^uint16(sum>>16 + sum)
+}
+
 // rawPacket sends a UDP packet with a false source.
-func rawPacket(to netip.Addr) error {
-	return raw(unix.AF_INET, unix.IPPROTO_RAW, func(fd int) error { return unix.Sendto(fd, falsePacket(to), 0, sockaddr(to)) })
+func rawPacket(to netip.Addr, n nonce) error {
+	return raw(unix.AF_INET, unix.IPPROTO_RAW, func(fd int) error { return unix.Sendto(fd, falsePacket(to, n), 0, sockaddr(to)) })
 }
 
 func raw(family, protocol int, do func(fd int) error) error {
@@ -46,11 +56,12 @@ func sockaddr(a netip.Addr) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16()}
 }
 
-// falsePacket is an IPv4 packet (RFC 791 §3.1) from [Stranger4] with an empty datagram (RFC 768) for the discard service.
-// Its checksum is left to the kernel. In a frame it stays wrong, so that whoever got it would throw it away.
-func falsePacket(to netip.Addr) []byte {
-	const length = 28
+// falsePacket is an IPv4 packet (RFC 791 §3.1) from [Stranger4] with a nonce in a datagram (RFC 768) for the discard
+// service. The header's checksum is right, or the bridge would drop the packet where rules have not.
+func falsePacket(to netip.Addr, n nonce) []byte {
+	const length = 28 + uint16(len(n))
 	b := make([]byte, length)
+	copy(b[28:], n[:])
 	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_UDP
 	binary.BigEndian.PutUint16(b[2:], length)
 	from, at := Stranger4.As4(), to.As4()
@@ -59,43 +70,48 @@ func falsePacket(to netip.Addr) []byte {
 	binary.BigEndian.PutUint16(b[20:], 9)
 	binary.BigEndian.PutUint16(b[22:], 9)
 	binary.BigEndian.PutUint16(b[24:], length-20)
+	binary.BigEndian.PutUint16(b[10:], checksum(b[:20]))
 	return b
 }
 
-// falseRequest is an ARP request (RFC 826) that says the sender had [Stranger4], for another address of nobody.
-func falseRequest(own net.HardwareAddr) []byte {
+// falseRequest is an ARP request (RFC 826) that says the sender had [Stranger4], for another address of nobody. Its nonce
+// is where requests have nothing.
+func falseRequest(own net.HardwareAddr, n nonce) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, 1}
 	b = append(b, own...)
 	b = append(b, Stranger4.AsSlice()...)
-	b = append(b, make([]byte, 6)...)
+	b = append(b, n[:]...)
 	return append(b, Nobody4.AsSlice()...)
 }
 
 // frames sends the frame of a probe on every interface, to a station that is not there.
-func frames(p Probe) (sent int, err error) {
+func frames(p Probe) (sent, stopped int, err error) {
 	list, err := interfaces()
 	if err != nil {
-		return 0, fmt.Errorf("list interfaces: %w", err)
+		return 0, 0, fmt.Errorf("list interfaces: %w", err)
 	}
 	const shortest = 60 // RFC 894, without the checksum
 	for _, i := range list {
 		kind, payload := uint16(unix.ETH_P_IP), []byte(nil)
 		if p.Kind == ARP {
-			kind, payload = unix.ETH_P_ARP, falseRequest(i.HardwareAddr)
+			kind, payload = unix.ETH_P_ARP, falseRequest(i.HardwareAddr, p.nonce)
 		} else {
-			payload = falsePacket(p.To.Addr())
+			payload = falsePacket(p.To.Addr(), p.nonce)
 		}
 		frame := append([]byte{2, 0, 0, 0, 0, 1}, i.HardwareAddr...)
 		frame = append(binary.BigEndian.AppendUint16(frame, kind), payload...)
 		frame = append(frame, make([]byte, max(0, shortest-len(frame)))...)
 		err := raw(unix.AF_PACKET, 0, func(fd int) error {
-			return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: kind<<8 | kind>>8, Halen: 6})
+			return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: bigEndian(kind), Halen: 6})
 		})
 		// The call says so if rules on the way out have dropped it.
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			return sent, fmt.Errorf("interface %s: %w", i.Name, err)
+		switch {
+		case errors.Is(err, unix.ENOBUFS):
+			stopped++
+		case err != nil:
+			return sent, stopped, fmt.Errorf("interface %s: %w", i.Name, err)
 		}
 		sent++
 	}
-	return sent, nil
+	return sent, stopped, nil
 }

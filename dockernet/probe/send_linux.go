@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/netns"
@@ -30,7 +31,7 @@ func Send(ctx context.Context, in func(func() error) error, p Probe) Answer {
 	case TCP, UDP:
 		a, err = exchange(ctx, in, p)
 	case Echo:
-		err = in(func() error { return echo(p.To.Addr()) })
+		err = in(func() error { return echo(p.To.Addr(), p.nonce) })
 		a.Outcome = Silent
 	case DNS, DNSTCP:
 		a, err = ask(ctx, in, p)
@@ -39,10 +40,10 @@ func Send(ctx context.Context, in func(func() error) error, p Probe) Answer {
 	case Loopback:
 		a, err = loopback(ctx, in)
 	case RawSource:
-		err = in(func() error { return rawPacket(p.To.Addr()) })
+		err = in(func() error { return rawPacket(p.To.Addr(), p.nonce) })
 		a.Outcome = Silent
 	case Frame, ARP:
-		err = in(func() (err error) { a.Sent, err = frames(p); return err })
+		err = in(func() (err error) { a.Sent, a.Stopped, err = frames(p); return err })
 		a.Outcome = Silent
 	default:
 		err = fmt.Errorf("kind %d is unknown", p.Kind)
@@ -50,7 +51,15 @@ func Send(ctx context.Context, in func(func() error) error, p Probe) Answer {
 	if err != nil {
 		a.Outcome, a.Detail = outcome(err), err.Error()
 	}
+	if a.Outcome == Unreachable && errors.Is(err, unix.ENETUNREACH) && routed(in, p.To.Addr()) {
+		a.Outcome = Refused // by somebody outside, or by a rule
+	}
 	return a
+}
+
+// routed reports whether the namespace knows a way to an address.
+func routed(in func(func() error) error, to netip.Addr) bool {
+	return in(func() error { _, err := netlink.RouteGet(to.AsSlice()); return err }) == nil
 }
 
 // outcome says what an error means.
@@ -102,7 +111,11 @@ func exchange(ctx context.Context, in func(func() error) error, p Probe) (a Answ
 		return a, err
 	}
 	defer c.Close()
-	if _, err := c.Write([]byte("sluice verify\n")); err != nil {
+	line := "sluice verify\n"
+	if p.Kind == UDP {
+		line = string(p.nonce[:]) + line
+	}
+	if _, err := io.WriteString(c, line); err != nil {
 		return a, err
 	}
 	if _, err := c.Read(make([]byte, 1)); err != nil {
