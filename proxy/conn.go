@@ -23,7 +23,7 @@ const (
 	asking                 // the name that the client shows in it is being looked up
 	watching               // both sides speak; the client may have to send a second ClientHello
 	relaying               // bytes pass both ways
-	ending                 // both sides have said all; the kernel has not sent it all
+	ending                 // both sides have said all; a peer may not have it all
 	refusing               // an answer is being written, then the connection ends
 	lingering              // the answer is written; the client has time to read it
 	closed

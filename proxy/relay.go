@@ -70,11 +70,16 @@ func (c *conn) relay() {
 	}
 }
 
-// finish closes a tunnel whose both directions have ended, once the kernel has sent everything: what it still held would
-// go on after a switch that refuses it.
+// finish closes a tunnel whose both directions have ended, once both peers have everything: what the kernel still held, or
+// had sent and would send again because it was lost, would go on after a switch that refuses it.
 func (c *conn) finish() {
-	if unsentBytes(c.up.fd) || unsentBytes(c.client.fd) {
-		c.state = ending
+	if undelivered(c.up.fd) || undelivered(c.client.fd) {
+		if c.state != ending {
+			c.state = ending
+			// The peers are not to wait for the end of the stream. What has no end yet is told it now.
+			_ = unix.Shutdown(c.up.fd, unix.SHUT_WR)
+			_ = unix.Shutdown(c.client.fd, unix.SHUT_WR)
+		}
 		c.worker.endings.Start(&c.timer, c)
 		return
 	}
@@ -85,10 +90,16 @@ func (c *conn) finish() {
 	}
 }
 
-// unsentBytes reports whether the kernel holds bytes of a socket that it has not sent yet.
-func unsentBytes(fd int) bool {
-	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD)
-	return err == nil && n > 0
+// undelivered reports whether the kernel would still send something of a socket, be it once more: until the peer has
+// acknowledged it all, or the connection is gone.
+func undelivered(fd int) bool {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil || n <= 0 {
+		return false
+	}
+	// A connection that was reset still counts what it had to send.
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.State != unix.BPF_TCP_CLOSE
 }
 
 // pump moves bytes from src to dst until nothing can be moved or the turn is over (again). It reports false if the

@@ -478,8 +478,8 @@ func (u *webUpstream) address() netip.Addr {
 	return u.subject.address
 }
 
-// Close closes the connection and takes it out of the session's list, once the kernel has sent everything: what it still
-// held would go on after a switch that refuses it.
+// Close closes the connection and takes it out of the session's list, once its server has everything: what the kernel
+// still held, or had sent and would send again, would go on after a switch that refuses it.
 func (u *webUpstream) Close() error {
 	u.mu.Lock()
 	was := u.closed
@@ -488,7 +488,7 @@ func (u *webUpstream) Close() error {
 	if was {
 		return net.ErrClosed
 	}
-	if !u.unsent() {
+	if !u.undelivered() {
 		return u.end()
 	}
 	if u.session.server.context.Err() != nil {
@@ -508,13 +508,13 @@ func (u *webUpstream) Close() error {
 // finishTime is how long an upstream may take to read what its client has left.
 const finishTime = time.Minute
 
-// finish ends the connection when the kernel has sent everything, or a switch has ended it.
+// finish ends the connection when its server has everything, or a switch has ended it.
 func (u *webUpstream) finish() {
 	ctx, cancel := context.WithTimeout(u.session.server.context, finishTime)
 	defer cancel()
 	turn := time.NewTicker(endingTime)
 	defer turn.Stop()
-	for u.unsent() {
+	for u.undelivered() {
 		select {
 		case <-turn.C:
 		case <-ctx.Done():
@@ -526,14 +526,14 @@ func (u *webUpstream) finish() {
 	_ = u.end()
 }
 
-// unsent reports whether the kernel holds bytes that it has not sent yet; it holds none once the connection has ended.
-func (u *webUpstream) unsent() (holds bool) {
+// undelivered reports whether the kernel would still send something of it.
+func (u *webUpstream) undelivered() (would bool) {
 	raw, err := u.SyscallConn()
 	if err != nil {
 		return false
 	}
-	_ = raw.Control(func(fd uintptr) { holds = unsentBytes(int(fd)) })
-	return holds
+	_ = raw.Control(func(fd uintptr) { would = undelivered(int(fd)) })
+	return would
 }
 
 func (u *webUpstream) end() error {

@@ -46,7 +46,7 @@ type worker struct {
 	silences *poll.Queue // a redirected client must say something
 	settles  *poll.Queue // a tunnel that lasts gets keep-alive probes
 	pauses   *poll.Queue // clients wait that could not be accepted
-	endings  *poll.Queue // the kernel is still sending what a tunnel ended with
+	endings  *poll.Queue // the kernel may still send what a tunnel ended with
 	sweeps   *poll.Queue // idle flows are looked for
 
 	nextSweep poll.Timer
@@ -82,7 +82,7 @@ const (
 	lingerTime = 2 * time.Second
 	// settleTime is the age at which a tunnel's upstream gets keep-alive probes; most tunnels never reach it.
 	settleTime = 30 * time.Second
-	// endingTime is how often it is looked whether the kernel has sent what a tunnel ended with. Nothing tells of that.
+	// endingTime is how often it is looked whether the peers have what a tunnel ended with. Nothing tells of that.
 	endingTime = 20 * time.Millisecond
 	// pauseTime is how long clients wait when there was neither a descriptor nor memory to accept them with. The queue
 	// tells of new clients only, so it must be looked at again.
