@@ -419,21 +419,28 @@ func (s *switched) echoed() (sum int64) {
 // stopSidecar stops the sidecar's process as a hang would.
 func (s *switched) stopSidecar() {
 	s.t.Helper()
+	hangSidecar(s.t)
+}
+
+// hangSidecar stops the sidecar's process, and returns what lets it go on.
+func hangSidecar(t *testing.T) (wake func() error) {
+	t.Helper()
 	ids, err := docker("ps", "--quiet", "--filter", "label=sluice.internal=proxy")
 	if err != nil || len(strings.Fields(ids)) != 1 {
-		s.t.Fatalf("sidecars: %q, %v; want one", ids, err)
+		t.Fatalf("sidecars: %q, %v; want one", ids, err)
 	}
-	pid, err := docker("inspect", "--format", "{{.State.Pid}}", strings.TrimSpace(ids))
+	text, err := docker("inspect", "--format", "{{.State.Pid}}", strings.TrimSpace(ids))
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(pid))
-	if err != nil || n <= 1 {
-		s.t.Fatalf("the sidecar's process is %q: %v", pid, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil || pid <= 1 {
+		t.Fatalf("the sidecar's process is %q: %v", text, err)
 	}
-	if err := syscall.Kill(n, syscall.SIGSTOP); err != nil {
-		s.t.Fatal(err)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
 	}
+	return func() error { return syscall.Kill(pid, syscall.SIGCONT) }
 }
 
 // stopEngine stops the engine's process, and returns what lets it go on.

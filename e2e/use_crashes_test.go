@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +126,7 @@ func stops(u *user, attach func(context.Context) error) {
 	if _, err := u.api.Status(t.Context(), u.name); err != nil {
 		check(attach(t.Context()))
 	}
+	stopsInSwitch(u)
 	for i := range crashes {
 		done := make(chan error, 1)
 		go func() {
@@ -144,6 +148,42 @@ func stops(u *user, attach func(context.Context) error) {
 		check(theController.start())
 		u.checkWhole(fmt.Sprintf("stopped %d ms into it", i*5))
 	}
+}
+
+// stopsInSwitch tells the controller to end while a switch waits for the sidecar: the switch succeeds.
+func stopsInSwitch(u *user) {
+	t := u.t
+	t.Helper()
+	status, err := u.api.Status(t.Context(), u.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wake := hangSidecar(t)
+	switched, stopped := make(chan error, 1), make(chan error, 1)
+	go func() {
+		phase := map[string]string{"baseline": "run", "run": "baseline"}[status.Phase]
+		_, err := u.api.Phase(t.Context(), u.name, phase, 0)
+		switched <- err
+	}()
+	u.wait("the switch does not begin", func() bool {
+		text, err := os.ReadFile(filepath.Join(theController.dir, "state", status.ID+".json"))
+		return err == nil && strings.Contains(string(text), `"pending":true`)
+	})
+	go func() { stopped <- theController.stop() }()
+	u.wait("the controller does not close its socket", func() bool {
+		conn, err := net.Dial("unix", theController.socket())
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+	if err := errors.Join(wake(), <-switched, <-stopped); err != nil {
+		t.Error("stopped in the middle of a switch:", err)
+	}
+	if err := theController.start(); err != nil {
+		t.Fatal(err)
+	}
+	u.checkWhole("stopped in the middle of a switch")
 }
 
 // checkWhole checks that the container is under its policy or under none, as the controller says.
