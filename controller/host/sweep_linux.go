@@ -16,7 +16,7 @@ const (
 	sweepPart = 10
 )
 
-// maxLate is how much may be left for later: three sockets for each.
+// maxLate is how much may be left for later: four sockets for each.
 const maxLate = 256
 
 // sweeper ends after switches what no socket stands for, for all containers together. No switch waits for it.

@@ -48,7 +48,7 @@ func Cut(ns *netns.Namespace, s Spec) (Report, error) {
 type cutter struct {
 	*Spec
 	inside, host *conn // to conntrack
-	diag         *conn // to the sockets
+	diag, udp    *conn // to the sockets, and to those of UDP
 	// in and on run functions in the container's namespace and in that of the bridges.
 	in, on func(func() error) error
 	// own are the container's addresses. What has one of them at both ends does not leave the namespace.
@@ -101,6 +101,9 @@ func (c *cutter) enter() (err error) {
 	if c.diag, err = dial(unix.NETLINK_SOCK_DIAG); err != nil {
 		return err
 	}
+	if c.udp, err = dial(unix.NETLINK_SOCK_DIAG); err != nil {
+		return err
+	}
 	for _, list := range []string{"raw", "raw6", "packet"} {
 		b, err := os.ReadFile("/proc/thread-self/net/" + list)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -151,7 +154,7 @@ func openTable(in func(func() error) error, to *conn) (table *os.File, err error
 }
 
 func (c *cutter) close() {
-	for _, conn := range []*conn{c.inside, c.host, c.diag} {
+	for _, conn := range []*conn{c.inside, c.host, c.diag, c.udp} {
 		if conn != nil {
 			conn.close()
 		}
@@ -163,7 +166,7 @@ func (c *cutter) local(a netip.Addr) bool { return a.IsLoopback() || c.own[a] }
 
 // cutSockets ends the refused connections that have a socket. It reports whether others may have a reader.
 func (c *cutter) cutSockets() (receivers bool, err error) {
-	sockets, receivers, err := c.diag.sockets()
+	sockets, receivers, err := c.sockets()
 	if err != nil {
 		return false, err
 	}

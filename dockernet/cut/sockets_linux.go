@@ -2,6 +2,7 @@ package cut
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -42,34 +43,53 @@ type socket struct {
 type flow struct{ source, destination netip.AddrPort }
 
 // sockets lists those that have a remote address and are not loopback's, and tells whether there are others that take
-// datagrams from anyone.
-func (c *conn) sockets() (connected []socket, receivers bool, err error) {
-	each := func(protocol uint8) func([]byte) error {
-		return func(b []byte) error {
-			if len(b) < messageBytes {
-				return errShort
-			}
-			s := socket{protocol: protocol, family: b[0], id: [idBytes]byte(b[4:])}
-			s.source, s.destination = s.end(0), s.end(1)
-			switch {
-			case s.source.Addr().IsLoopback() || s.destination.Addr().IsLoopback():
-			case s.destination.Port() == 0:
-				receivers = receivers || protocol == unix.IPPROTO_UDP
-			case b[1] == stateFinWait2 && binary.NativeEndian.Uint32(b[inodeOffset:]) == 0:
-				// Nobody has it: it is in TIME_WAIT under another name, takes no data and cannot be destroyed.
-			default:
-				connected = append(connected, s)
-			}
-			return nil
+// datagrams from anyone. The walks through the kernel's tables are made at the same time: that of UDP has two listeners
+// of every container on its way.
+func (c *cutter) sockets() (connected []socket, receivers bool, err error) {
+	var streams, datagrams listed
+	ended := make(chan error, 1)
+	go func() { ended <- c.udp.datagrams(datagrams.of(unix.IPPROTO_UDP)) }()
+	err = c.diag.streams(1<<stateListen, streams.of(unix.IPPROTO_TCP))
+	err = errors.Join(err, <-ended)
+	return append(streams.connected, datagrams.connected...), datagrams.receivers, err
+}
+
+// listed are the sockets of a protocol.
+type listed struct {
+	connected []socket
+	receivers bool
+}
+
+// of takes a message about each.
+func (l *listed) of(protocol uint8) func([]byte) error {
+	return func(b []byte) error {
+		if len(b) < messageBytes {
+			return errShort
 		}
+		s := socket{protocol: protocol, family: b[0], id: [idBytes]byte(b[4:])}
+		s.source, s.destination = s.end(0), s.end(1)
+		switch {
+		case s.source.Addr().IsLoopback() || s.destination.Addr().IsLoopback():
+		case s.destination.Port() == 0:
+			l.receivers = l.receivers || protocol == unix.IPPROTO_UDP
+		case b[1] == stateFinWait2 && binary.NativeEndian.Uint32(b[inodeOffset:]) == 0:
+			// Nobody has it: it is in TIME_WAIT under another name, takes no data and cannot be destroyed.
+		default:
+			l.connected = append(l.connected, s)
+		}
+		return nil
 	}
+}
+
+// streams lists sockets of TCP, but for those in some states and those that nothing can be sent to.
+func (c *conn) streams(without uint32, each func([]byte) error) error {
 	// The older request lists both families in one walk of the kernel's table, which has 262,144 slots and more.
 	request := make([]byte, oldRequestBytes)
-	binary.NativeEndian.PutUint32(request[oldStatesOffset:], ^uint32(1<<stateTimeWait|1<<stateClose|1<<stateListen|1<<stateBound))
-	if err := c.dump(tcpDiagGetSock, request, each(unix.IPPROTO_TCP)); err != nil {
-		return nil, false, fmt.Errorf("list TCP sockets: %w", err)
+	binary.NativeEndian.PutUint32(request[oldStatesOffset:], ^(without | 1<<stateTimeWait | 1<<stateClose | 1<<stateBound))
+	if err := c.dump(tcpDiagGetSock, request, each); err != nil {
+		return fmt.Errorf("list TCP sockets: %w", err)
 	}
-	return connected, receivers, c.datagrams(each(unix.IPPROTO_UDP))
+	return nil
 }
 
 // datagrams lists all sockets of UDP.

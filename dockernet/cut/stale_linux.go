@@ -1,8 +1,6 @@
 package cut
 
 import (
-	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -31,10 +29,8 @@ func (c *conn) ends() (map[end]bool, error) {
 			return nil
 		}
 	}
-	request := make([]byte, oldRequestBytes)
-	binary.NativeEndian.PutUint32(request[oldStatesOffset:], ^uint32(1<<stateTimeWait|1<<stateClose|1<<stateBound))
-	if err := c.dump(tcpDiagGetSock, request, each(unix.IPPROTO_TCP)); err != nil {
-		return nil, fmt.Errorf("list TCP sockets: %w", err)
+	if err := c.streams(0, each(unix.IPPROTO_TCP)); err != nil {
+		return nil, err
 	}
 	return all, c.datagrams(each(unix.IPPROTO_UDP))
 }

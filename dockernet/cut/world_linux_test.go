@@ -2,6 +2,7 @@ package cut
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,13 +206,27 @@ func connect(t testing.TB, ns *netnstest.Namespace, network string, to netip.Add
 	return c
 }
 
+var pings atomic.Uint32
+
+// ping exchanges bytes. A datagram may be lost while neighbours are looked for, so it is sent again until one is answered.
 func ping(c net.Conn) error {
-	c.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := c.Write([]byte("ping")); err != nil {
-		return err
+	question, answer := make([]byte, 4), make([]byte, 4)
+	end := time.Now().Add(10 * time.Second)
+	for {
+		until := end
+		if _, ok := c.(*net.UDPConn); ok && time.Until(end) > time.Second {
+			until = time.Now().Add(time.Second)
+		}
+		c.SetDeadline(until)
+		binary.BigEndian.PutUint32(question, pings.Add(1))
+		_, err := c.Write(question)
+		for err == nil && !bytes.Equal(answer, question) {
+			_, err = io.ReadFull(c, answer)
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(end) {
+			return err
+		}
 	}
-	_, err := io.ReadFull(c, make([]byte, 4))
-	return err
 }
 
 func survives(t testing.TB, what string, c net.Conn) {
