@@ -224,7 +224,7 @@ func (k *check) result() api.Probe {
 	}
 	r.Got, r.Detail = k.answer.Outcome.String(), k.answer.Detail
 	if k.want < wantWorks && (k.answer.Passed > 0 || k.answer.Arrived > 0 && k.Kind < probe.RawSource) {
-		r.Verdict, r.Detail = api.Leaked, "it was seen outside of the container"
+		r.Verdict, r.Detail, r.Proof = api.Leaked, "it was seen outside of the container", nil
 		return r
 	}
 	var fits bool

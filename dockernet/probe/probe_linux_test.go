@@ -147,7 +147,7 @@ func TestFrames(t *testing.T) {
 		chain c {
 			type filter hook ingress device peer priority 0;
 			ether daddr 02:00:00:00:00:01 ip saddr 198.51.100.77 ip daddr 192.0.2.1 udp dport 9 counter name frames
-			ether daddr 02:00:00:00:00:01 arp operation request arp saddr ip 198.51.100.77 counter name requests
+			ether daddr 02:00:00:00:00:01 arp operation request arp saddr ip 198.51.100.77 arp daddr ip 192.0.2.9 counter name requests
 		}
 	}`, "-f", "-")
 	came := func() bool { return strings.Count(nfttest.Run(t, outside, "", "list", "counters"), "packets 0 ") == 0 }

@@ -74,33 +74,52 @@ func falsePacket(to netip.Addr, n nonce) []byte {
 	return b
 }
 
-// falseRequest is an ARP request (RFC 826) that says the sender had [Stranger4], for another address of nobody. Its nonce
-// is where requests have nothing.
-func falseRequest(own net.HardwareAddr, n nonce) []byte {
+// falseRequest is an ARP request (RFC 826) in which nothing is wrong but that the sender has [Stranger4]. It asks for the
+// container's own address, for which nobody else answers.
+func falseRequest(i net.Interface) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, 1}
-	b = append(b, own...)
+	b = append(b, i.HardwareAddr...)
 	b = append(b, Stranger4.AsSlice()...)
-	b = append(b, n[:]...)
-	return append(b, Nobody4.AsSlice()...)
+	b = append(b, make([]byte, 6)...)
+	return append(b, ownAddress(i).AsSlice()...)
 }
 
-// frames sends the frame of a probe on every interface, to a station that is not there.
+// ownAddress is an IPv4 address of an interface, or that of nobody if none is seen.
+func ownAddress(i net.Interface) netip.Addr {
+	list, _ := i.Addrs()
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+			return netip.AddrFrom4([4]byte(n.IP.To4()))
+		}
+	}
+	return Nobody4
+}
+
+// nowhere is a station that is not there: one by which the frame is known again, if it is to be.
+func (n nonce) nowhere() []byte {
+	if n == (nonce{}) {
+		return []byte{2, 0, 0, 0, 0, 1}
+	}
+	n[0] = 2 // locally administered, and no group (IEEE 802 §8.2)
+	return n[:]
+}
+
+// frames sends the frame of a probe on every interface, to a station that is not there. It has no padding, for the kernel's
+// own ones have none on such links.
 func frames(p Probe) (sent, stopped int, err error) {
 	list, err := interfaces()
 	if err != nil {
 		return 0, 0, fmt.Errorf("list interfaces: %w", err)
 	}
-	const shortest = 60 // RFC 894, without the checksum
 	for _, i := range list {
 		kind, payload := uint16(unix.ETH_P_IP), []byte(nil)
 		if p.Kind == ARP {
-			kind, payload = unix.ETH_P_ARP, falseRequest(i.HardwareAddr, p.nonce)
+			kind, payload = unix.ETH_P_ARP, falseRequest(i)
 		} else {
 			payload = falsePacket(p.To.Addr(), p.nonce)
 		}
-		frame := append([]byte{2, 0, 0, 0, 0, 1}, i.HardwareAddr...)
+		frame := append(p.nonce.nowhere(), i.HardwareAddr...)
 		frame = append(binary.BigEndian.AppendUint16(frame, kind), payload...)
-		frame = append(frame, make([]byte, max(0, shortest-len(frame)))...)
 		err := raw(unix.AF_PACKET, 0, func(fd int) error {
 			return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: bigEndian(kind), Halen: 6})
 		})

@@ -28,11 +28,12 @@ const (
 // seen it yet, and behind these on the bridges. The calling thread must be in the bridges' namespace. Of kinds that
 // connect it sees nothing.
 func SendWatched(ctx context.Context, in func(func() error) error, p Probe, links []Link) Answer {
-	kind, at := where(&p)
-	if at == 0 {
+	kind, at, ok := where(&p)
+	if !ok {
 		return Send(ctx, in, p)
 	}
 	_, _ = rand.Read(p.nonce[:]) // never fails
+	p.nonce = nonce(p.nonce.nowhere())
 	var arrivals, passages taps
 	defer func() { arrivals.close(); passages.close() }()
 	var errs []error
@@ -65,18 +66,21 @@ func SendWatched(ctx context.Context, in func(func() error) error, p Probe, link
 	return a
 }
 
-// where says which ethertype the frame of a probe has, and where in it its nonce begins; 0 if it has none.
-func where(p *Probe) (kind uint16, at uint32) {
-	const ether, arpTarget, ip4, ip6, header = 14, 18, 20, 40, 8
+// where says which ethertype the frame of a probe has, and where in it its nonce begins. Frames of its own making have it
+// for their destination, so that there is nothing else about them for rules to refuse; false if it has none.
+func where(p *Probe) (kind uint16, at uint32, ok bool) {
+	const ether, ip4, ip6, header = 14, 20, 40, 8
 	switch {
 	case p.Kind == ARP:
-		return unix.ETH_P_ARP, ether + arpTarget
-	case p.Kind != UDP && p.Kind != Echo && p.Kind != RawSource && p.Kind != Frame:
-		return 0, 0
+		return unix.ETH_P_ARP, 0, true
+	case p.Kind == Frame:
+		return unix.ETH_P_IP, 0, true
+	case p.Kind != UDP && p.Kind != Echo && p.Kind != RawSource:
+		return 0, 0, false
 	case p.To.Addr().Is4():
-		return unix.ETH_P_IP, ether + ip4 + header
+		return unix.ETH_P_IP, ether + ip4 + header, true
 	}
-	return unix.ETH_P_IPV6, ether + ip6 + header
+	return unix.ETH_P_IPV6, ether + ip6 + header, true
 }
 
 // tap takes the frames with a nonce that come in by an interface.

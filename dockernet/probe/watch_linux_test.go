@@ -70,10 +70,15 @@ func TestSendWatched(t *testing.T) {
 	}
 	const nothing, dropped, through = "", `table netdev t { chain c { type filter hook ingress device port priority -500; policy drop; }; }`,
 		`table netdev t { chain c { type filter hook ingress device port priority -500; policy drop; ether type arp accept; }; }`
+	// All that a guard asks of a request, but for who says it.
+	const pinned = `table netdev t { chain c { type filter hook ingress device port priority -500; policy accept;
+		ether type arp arp operation request arp saddr ip != 10.9.0.2 meta length 28 arp daddr ether 00:00:00:00:00:00 arp daddr ip 10.9.0.0/24 drop; }; }`
 	const stopped, refused = `table netdev t { chain c { type filter hook egress device eth0 priority 0; policy drop; }; }`,
 		`table inet t { chain c { type filter hook output priority 0; policy drop; }; }`
 	// A host that forwards and knows no way says so.
-	host.Run(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644) })
+	for name, value := range map[string]string{"ip_forward": "1", "icmp_ratelimit": "0"} {
+		host.Run(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0o644) })
+	}
 	flood := make(chan struct{})
 	flooding := make(chan struct{})
 	go func() {
@@ -101,6 +106,7 @@ func TestSendWatched(t *testing.T) {
 		{"frame-stopped", stopped, nothing, frame, Silent, 1, 0, 0},
 		{"arp-dropped", nothing, dropped, arp, Silent, 0, 1, 0},
 		{"arp-through", nothing, through, arp, Silent, 0, 1, 1},
+		{"arp-for-its-sender-alone", nothing, pinned, arp, Silent, 0, 1, 0},
 		{"frame-beside-arp", nothing, through, frame, Silent, 0, 1, 0},
 		{"source-open", nothing, nothing, Probe{Kind: RawSource, To: netip.AddrPortFrom(Nobody4, 0)}, Silent, 0, 1, 1},
 		{"source-refused", refused, nothing, Probe{Kind: RawSource, To: netip.AddrPortFrom(Nobody4, 0)}, Refused, 0, 0, 0},
