@@ -77,7 +77,7 @@ func (c *Controller) attach(ctx context.Context, m *member, began time.Time, bef
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
-	return c.finish(ctx, m, doing, proxied, began, before)
+	return c.finish(ctx, m, doing, proxied, began, before, nil)
 }
 
 // claim returns the container's member, a new one for r if there is none, with its turn taken.

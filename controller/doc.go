@@ -13,7 +13,7 @@
 //	receipt
 //
 // Where the gate refuses frames that the container makes itself, nothing gets past it. Then it alone does the first step,
-// and meanwhile the guard goes from the old phase to the new one: what both let through is what both phases allow.
+// and the guard goes from the old phase to the new one in the third, which may last until the cut is done.
 //
 // If a step fails, the container is quarantined: nothing passes until a switch succeeds.
 //

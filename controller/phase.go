@@ -151,41 +151,40 @@ func (c *Controller) changeStaged(ctx context.Context, m *member, plan *Plan, ne
 	if changed {
 		spec = plan.spec(&next)
 	}
-	proxied, err := c.swap(ctx, m, spec, next.Phase)
+	proxied, guard, err := c.swap(ctx, m, spec, next.Phase)
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
 	m.plan, m.restage = plan, false
-	return c.finish(ctx, m, doing, proxied, began, Ruled)
+	return c.finish(ctx, m, doing, proxied, began, Ruled, guard)
 }
 
-// swap goes from one phase to another, in all layers.
+// swap goes from one phase to another, in all layers. The guard does the last step until its error can be received.
 //
-// Where nothing gets past the gate, the guard may go from one to the other at any moment before the cut: what both let
-// through is what both phases allow, until the gate has done the last step. The guard's change takes longest, for the kernel
-// looks at the rules of all containers then, so it is made once, and while the others are.
-func (c *Controller) swap(ctx context.Context, m *member, spec control.SessionSpec, phase policy.Phase) (proxied control.Receipt, err error) {
-	gate, guard, alone := m.net.Gate(), m.net.Guard(), m.net.GateHolds()
-	outside := make(chan error, 1)
-	change := func() { outside <- guard.Switch(phase) }
-	if alone {
-		go change()
-		err = gate.Both(phase)
+// Where nothing gets past the gate, that one alone lets through what both phases allow until the sidecar has the new one,
+// and the guard changes once. That takes longest, for the kernel looks at the rules of all containers then, so what is to
+// be cut is looked for meanwhile: the gate refuses it already.
+func (c *Controller) swap(ctx context.Context, m *member, spec control.SessionSpec, phase policy.Phase) (proxied control.Receipt, guard <-chan error, err error) {
+	alone := m.net.GateHolds()
+	if both := func(l Layer) error { return l.Both(phase) }; alone {
+		err = both(m.net.Gate())
 	} else {
-		err = m.layers(func(l Layer) error { return l.Both(phase) })
+		err = m.layers(both)
 	}
-	if err == nil {
-		proxied, err = c.apply(ctx, m, spec)
+	if err != nil {
+		return proxied, nil, err
 	}
-	if err == nil {
-		if !alone {
-			go change()
-		}
-		err = gate.Switch(phase)
-	} else if !alone {
-		return proxied, err
+	if proxied, err = c.apply(ctx, m, spec); err != nil {
+		return proxied, nil, err
 	}
-	return proxied, errors.Join(err, <-outside)
+	changed := make(chan error, 1)
+	go func() { changed <- m.net.Guard().Switch(phase) }()
+	err = m.net.Gate().Switch(phase)
+	if err != nil || !alone {
+		err = errors.Join(err, <-changed)
+		changed <- nil
+	}
+	return proxied, changed, err
 }
 
 // changeAnew goes from a quarantine, or from what is not known, to a phase.
@@ -208,12 +207,15 @@ func (c *Controller) changeAnew(ctx context.Context, m *member, next record, beg
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}
-	return c.finish(ctx, m, doing, proxied, began, Anything)
+	return c.finish(ctx, m, doing, proxied, began, Anything, nil)
 }
 
-// finish cuts what is open and refused now, and answers.
-func (c *Controller) finish(ctx context.Context, m *member, doing string, proxied control.Receipt, began time.Time, before Before) (api.Receipt, error) {
+// finish cuts what is open and refused now, and answers, when the guard has changed if it is still about to.
+func (c *Controller) finish(ctx context.Context, m *member, doing string, proxied control.Receipt, began time.Time, before Before, guard <-chan error) (api.Receipt, error) {
 	cut, err := m.net.Cut(m.plan, m.record.Phase, before)
+	if guard != nil {
+		err = errors.Join(err, <-guard)
+	}
 	if err != nil {
 		return api.Receipt{}, c.quarantine(ctx, m, doing, err)
 	}

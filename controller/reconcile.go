@@ -275,7 +275,7 @@ func (c *Controller) restarted(ctx context.Context, m *member, container Contain
 	if m.record.Workload.ID == "" {
 		m.uncovered = uncovered(&container)
 	}
-	if _, err := c.finish(ctx, m, doing, proxied, began, Anything); err != nil {
+	if _, err := c.finish(ctx, m, doing, proxied, began, Anything, nil); err != nil {
 		return err
 	}
 	c.log.Info("attached after a restart", "container", m.name(), "uncovered_ms", milliseconds(m.uncovered))
@@ -304,7 +304,7 @@ func (c *Controller) takeUp(ctx context.Context, m *member) error {
 	case err != nil:
 		return err
 	case m.record.Pending:
-		_, err = c.finish(ctx, m, doing, proxied, began, Anything)
+		_, err = c.finish(ctx, m, doing, proxied, began, Anything, nil)
 		return err
 	}
 	m.since = began

@@ -250,9 +250,9 @@ func (r *rim) Both(phase policy.Phase) error {
 	return r.all(func(p *guard.Port) error { return p.Both(phase) })
 }
 
-// Switch implements [controller.Layer].
+// Switch implements [controller.Layer]. What is refused is not known from the gate's Switch on, which comes with it: until
+// then the gate refuses no less.
 func (r *rim) Switch(phase policy.Phase) error {
-	r.rules.are(nil)
 	err := r.all(func(p *guard.Port) error { return p.Switch(phase) })
 	if err == nil {
 		r.mu.Lock()
