@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +60,16 @@ func (l *lookups) replace(servers []netip.AddrPort) {
 		l.mu.Unlock()
 		former.Close()
 	})
+}
+
+// Settle is [resolve.Resolver.Settle], of the former name servers too.
+func (l *lookups) Settle() {
+	l.mu.Lock()
+	all := slices.AppendSeq([]*resolve.Resolver{l.current.Load()}, maps.Keys(l.retired))
+	l.mu.Unlock()
+	for _, r := range all {
+		r.Settle()
+	}
 }
 
 // Close ends the look-ups under way.

@@ -37,6 +37,7 @@ type Session struct {
 	flows   atomic.Int64 // open tunnels and requests
 	tally   tally
 
+	asked     askedNames
 	learned   learned
 	exact     exactNames
 	redirects atomic.Bool // there are redirected connections
@@ -267,6 +268,10 @@ func (s *Session) enforce(r *rules) (cut, kept int, err error) {
 	s.current.Store(r)
 	if filter := s.dns.Load(); filter != nil {
 		filter.Flush()
+	}
+	s.asked.rejudge(r)
+	for _, l := range []*lookups{s.server.resolver, s.resolver()} { // it may have got its own just now
+		l.Settle()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cutTimeout)
 	defer cancel()

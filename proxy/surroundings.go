@@ -101,15 +101,6 @@ func (s *Session) resolveName(ctx context.Context, name string) (resolve.Answer,
 	return s.resolver().LookupIf(ctx, name, nil)
 }
 
-// resolveFor looks up the host of an endpoint that a client chose, and that r allows. What name servers have to be asked
-// for that comes out of r's budget.
-func (s *Session) resolveFor(ctx context.Context, r *rules, e endpoint) (resolve.Answer, error) {
-	const questions = 2 // one for each family
-	return s.resolver().LookupIf(ctx, e.host, func() bool {
-		return r.budget.Spend(r.set.Name(e.host, e.port), []byte(e.host), questions)
-	})
-}
-
 // hosts answers local names.
 func (s *Session) hosts(name string) []netip.Addr {
 	if known, ok := s.around.Load().Hosts[name]; ok {

@@ -224,6 +224,12 @@ func (g *webGate) Judge(ctx context.Context, client net.Conn, request forward.Re
 	answer := resolve.Answer{Addrs: []netip.Addr{e.addr}}
 	if !e.addr.IsValid() {
 		if answer, err = s.resolveFor(ctx, f.rules, e); err != nil {
+			if now := s.rules(); now != f.rules { // a switch may have ended the look-up
+				f.rules, f.decision = now, now.target(e)
+			}
+			if f.decision.Verdict == matcher.Refuse {
+				return nil, f.no(statusForbidden, refused, f.decision.Reason)
+			}
 			return nil, f.no(lookupFailure(err))
 		}
 	}

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,7 +20,8 @@ type flight struct {
 	halves  [2]half // AAAA, A
 	missing int     // halves that have not come
 	delay   *time.Timer
-	done    chan struct{} // closed when answer and err are there; they do not change any more
+	asked   []context.Context // of those who look the name up
+	done    chan struct{}     // closed when answer and err are there; they do not change any more
 	answer  Answer
 	err     error
 }
@@ -78,8 +80,32 @@ func notInHost(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
 }
 
+// wanted reports whether somebody still looks up what f does. Nobody can join a flight of which it has said no.
+func (r *Resolver) wanted(f *flight) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ctx := range f.asked {
+		if ctx.Err() == nil {
+			return true
+		}
+	}
+	if r.flights[f.name] == f {
+		delete(r.flights, f.name)
+	}
+	return false
+}
+
 // start asks both questions.
 func (r *Resolver) start(f *flight) {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	if !r.wanted(f) {
+		for i := range f.halves {
+			h := &f.halves[i]
+			r.came(h, func() { h.err = ErrClosed })
+		}
+		return
+	}
 	sender := r.client.NewSender()
 	for i := range f.halves {
 		h := &f.halves[i]

@@ -77,6 +77,7 @@ type Resolver struct {
 	client *upstream.Client
 	now    func() time.Time
 	delay  time.Duration // familyDelay
+	gate   sync.Mutex    // held while questions are sent; taken before mu
 
 	mu      sync.RWMutex // guards what follows, and all flights
 	entries map[string]entry
@@ -105,6 +106,8 @@ func newResolver(o Options, timeout time.Duration) *Resolver {
 		MaxOutstanding: maxOutstanding,
 		Timeout:        timeout,
 		NewSink:        func() upstream.Sink { return sink{r} },
+		Again:          func(q *upstream.Query) bool { return r.wanted(q.Owner.(*half).flight) },
+		Gate:           &r.gate,
 		Logger:         o.Logger,
 	})
 	return r
@@ -124,7 +127,7 @@ func (r *Resolver) Cached(name string) (Answer, bool) {
 
 // Lookup returns the addresses behind name: remembered ones, else the answers to questions for A and AAAA that are
 // asked at the same time. Look-ups of one name share their questions, so that the end of one caller's context does
-// not end them for the others. If one family has addresses and the other is late or fails, those addresses are the
+// not end them for the others; once all have ended no name server is asked any more. If one family has addresses and the other is late or fails, those addresses are the
 // answer.
 func (r *Resolver) Lookup(ctx context.Context, name string) (Answer, error) {
 	return r.LookupIf(ctx, name, nil)
@@ -167,6 +170,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, may func() bool) (An
 		}
 		r.flights[name] = f
 	}
+	f.asked = append(f.asked, ctx)
 	r.mu.Unlock()
 	if !ok {
 		r.start(f)
@@ -213,6 +217,12 @@ func (r *Resolver) Flush() {
 	defer r.mu.Unlock()
 	clear(r.entries)
 	r.flights = make(map[string]*flight)
+}
+
+// Settle returns when no question is being sent any more for look-ups whose contexts had ended before.
+func (r *Resolver) Settle() {
+	r.gate.Lock()
+	defer r.gate.Unlock()
 }
 
 // Close ends look-ups under way with [ErrClosed] and returns when everything that the resolver started has ended.

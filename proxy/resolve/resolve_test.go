@@ -332,6 +332,63 @@ func TestSingleFlight(t *testing.T) {
 	}
 }
 
+// Name servers are not asked, or not again, for look-ups that nobody waits for any more; who comes later asks anew.
+func TestNobodyWaits(t *testing.T) {
+	for name, c := range map[string]struct{ before, others bool }{"before": {true, false}, "meanwhile": {false, false}, "others-wait": {false, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := dnstest.New(t, func(dnstest.Query) *dns.Msg { return nil })
+			r := newResolver(Options{Upstreams: []netip.AddrPort{up.Addr}}, 500*time.Millisecond)
+			defer r.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			var waiting sync.WaitGroup
+			want := 2
+			if c.before {
+				cancel()
+				want = 0
+			}
+			waiting.Go(func() {
+				if _, err := r.Lookup(ctx, "ok.test"); !errors.Is(err, context.Canceled) {
+					t.Errorf("the one who leaves: %v", err)
+				}
+			})
+			if c.others {
+				want = 8
+				waiting.Go(func() {
+					if _, err := r.Lookup(t.Context(), "ok.test"); !errors.Is(err, ErrTimeout) {
+						t.Errorf("the one who stays: %v", err)
+					}
+				})
+				for joined := 0; joined < 2; time.Sleep(time.Millisecond) {
+					if r.mu.Lock(); r.flights["ok.test"] != nil {
+						joined = len(r.flights["ok.test"].asked)
+					}
+					r.mu.Unlock()
+				}
+			}
+			up.Wait(t, min(want, 2))
+			cancel()
+			r.Settle()
+			waiting.Wait()
+			for r.client.Outstanding() > 0 {
+				time.Sleep(time.Millisecond)
+			}
+			// Who leaves may do so late, but not after the last time.
+			if n := up.Count(); n != want && (want != 2 || n >= 8) {
+				t.Errorf("the name server was asked %d times, want %d", n, want)
+			}
+			if c.others {
+				return
+			}
+			later, leave := context.WithCancel(t.Context())
+			waiting.Go(func() { _, _ = r.Lookup(later, "ok.test") })
+			up.Wait(t, want+2)
+			leave()
+			waiting.Wait()
+		})
+	}
+}
+
 func TestFlush(t *testing.T) {
 	release := make(chan struct{})
 	var slow atomic.Bool
