@@ -30,16 +30,18 @@ type names struct{ ports, exact, dns, lifted []finder }
 func NewPlan(s *Spec, families []nft.Kind, steers bool, name func(parts ...string) string) *Plan {
 	p := &Plan{spec: s, families: families, name: name, locals: make(map[nft.Kind][]finder), floors: make(map[nft.Kind][]finder),
 		hosts: make(map[nft.Kind][]finder), open: make(map[nft.Kind][]finder), closed: make(map[nft.Kind][]finder)}
-	once := 1 // how often a rule asks for an address of a packet
+	// How often rules ask for an address of a packet: once a phase, and where they steer, of targets twice, and of local
+	// addresses once more in all.
+	once, localUses := 1, policy.PhaseCount
 	if steers {
-		once = 2
+		once, localUses = 2, policy.PhaseCount+1
 	}
 	hidden := map[nft.Kind]int{nft.IPv4: 0, nft.IPv6: 0} // and for the one that it hides
 	if slices.Contains(families, nft.IPv6) {
 		hidden[nft.IPv4] = places
 	}
 	for _, f := range families {
-		p.locals[f] = p.find(f, "local", s.local(f), once*policy.PhaseCount)
+		p.locals[f] = p.find(f, "local", s.local(f), localUses)
 		p.floors[f] = p.find(f, "floor", s.floor(f), 1+hidden[f])
 	}
 	for i := range s.Phases {
@@ -371,23 +373,27 @@ func (j *judge) denylist() []nft.Rule {
 }
 
 // Steer makes the rules of a phase for the first segments of TCP connections, of one family, to other ports than 53:
-// stay is for those that are judged here, and to the proxy go those that hide an IPv4 address. What is left goes to the
-// proxy too, if the phase has one, see [Spec.Proxies].
-func (p *Plan) Steer(n policy.Phase, f nft.Kind, stay nft.Part, proxy nft.Verdict) []nft.Rule {
+// stay is for those that are judged here, and what hides an IPv4 address goes to rest. So does what is left. There the
+// rules of [Plan.Stay] come first, and then the proxy if the phase has one, see [Spec.Proxies].
+func (p *Plan) Steer(n policy.Phase, f nft.Kind, stay nft.Part, rest nft.Verdict) []nft.Rule {
 	own := p.phases[n][f]
 	ask := func(finders []finder) []nft.Rule { return ask(finders, f, f.Destination(), nft.TCPPort, then(stay)) }
-	rules := ask(p.locals[f])
 	if p.spec.Phases[n].Rules.Mode() != policy.Allowlist {
-		return append(rules, ask(own.ports)...) // to be refused
+		return ask(own.ports) // to be refused
 	}
 	if !p.spec.StraightTCP() {
-		return rules
+		return nil
 	}
-	rules = append(rules, ask(own.exact)...)
+	rules := ask(own.exact)
 	if f == nft.IPv6 && len(own.ports) > 0 {
-		rules = append(rules, hiding(proxy)...)
+		rules = append(rules, hiding(rest)...)
 	}
 	return append(rules, ask(own.ports)...)
+}
+
+// Stay makes the rules for the same segments that hold for all phases: those to local addresses are judged here.
+func (p *Plan) Stay(f nft.Kind, stay nft.Part) []nft.Rule {
+	return ask(p.locals[f], f, f.Destination(), nft.TCPPort, then(stay))
 }
 
 // DNS makes rules for packets to port 53 of servers that a phase names with that very port.

@@ -38,7 +38,7 @@ func (r ref) head(f nft.Kind) []nft.Rule {
 		{fresh, nft.Jump(first)},
 		{nft.Is(nft.OutIndex, loopback), nft.Goto(loopbackChain)},
 		// The interface is the one from before the redirect, so that these are not covered by the rule above.
-		append(redirected[f], nft.Jump(redirectedChain)),
+		append(slices.Clone(toListener[f]), nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Jump(redirectedChain)),
 	}
 	if f == nft.IPv4 {
 		rules = append(rules, nft.Rule{nft.Not(nft.IPHeaderLength, nft.Number(5)), deny})
@@ -65,10 +65,11 @@ func (b *builder) others(f nft.Kind) {
 		nft.Rule{deny})
 }
 
-// redirected are tests that hold for redirected connections, and for hardly any others.
-var redirected = map[nft.Kind]nft.Rule{
-	nft.IPv4: {nft.Is(nft.IPDestination, nft.Network(netip.MustParsePrefix("127.0.0.0/8")))},
-	nft.IPv6: {nft.Is(nft.InNetwork(24, 4), nft.Bytes{0, 0, 0, 0})},
+// toListener are tests for the address of a listener. Most addresses of IPv6 do not begin like ::1, of which the kernel
+// would otherwise load all 16 bytes.
+var toListener = map[nft.Kind]nft.Rule{
+	nft.IPv4: {nft.Is(nft.IPDestination, nft.Single(layouts[nft.IPv4].loopback))},
+	nft.IPv6: {nft.Is(nft.InNetwork(24, 4), nft.Bytes{0, 0, 0, 0}), nft.Is(nft.IP6Destination, nft.Single(netip.IPv6Loopback()))},
 }
 
 // fresh6 makes what only first packets of connections meet, and those that belong to none, as "fresh4" for IPv4.

@@ -42,7 +42,7 @@ func fixed(s *Spec) []nft.Chain {
 			{refuse}, // where the default route leads to the loopback, see addRoutes
 		}},
 		{Name: output6Chain, Kind: nft.IPv6, Rules: []nft.Rule{{refuse}}},
-		{Name: redirectedChain, Rules: slices.Concat(redirects(nft.IPv4), redirects(nft.IPv6))},
+		{Name: redirectedChain, Rules: redirects()},
 		{Name: resetsChain, Protocol: "tcp", Rules: resets(s)},
 		{Name: hushChain, Rules: []nft.Rule{reset, {nft.Goto(quietChain)}}},
 		{Name: quietChain, Rules: quiet()},
@@ -50,23 +50,20 @@ func fixed(s *Spec) []nft.Chain {
 		{Name: refuseChain, Rules: []nft.Rule{{nft.Jump(hushChain)}, {deny}}},
 		{Name: denyChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Goto(rejectChain))},
 		{Name: swallowChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Drop)},
-		{Name: dnsChain, Rules: dnsTo(toProxy)},
+		{Name: dnsChain, Rules: []nft.Rule{dnsTo(toProxy)}},
 	}, forListeners(s.Listeners)...)
 }
 
-// redirects lets redirected packets go to a listener. A socket that is bound to another interface cannot reach it: its
-// packets would go there with a loopback address, see leaveChain, and nobody would answer. Of where they go the rules
-// see how long they may be, which is as long as can be on the loopback, and nowhere else.
-func redirects(f nft.Kind) []nft.Rule {
+// redirects lets packets go to a listener that have been redirected to its address. A socket that is bound to another
+// interface cannot reach it: its packets would go there with a loopback address, see leaveChain, and nobody would answer.
+// Of where they go the rules see how long they may be, which is as long as can be on the loopback, and nowhere else.
+func redirects() []nft.Rule {
 	const unlimited, long = nft.Number(536), 60000
-	to := func(parts ...nft.Part) nft.Rule {
-		return append(nft.Rule{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), nft.Is(f.Destination(), nft.Single(layouts[f].loopback))}, parts...)
-	}
 	return []nft.Rule{
-		to(nft.Is(nft.CTState, nft.AnyOf{"established"}), nft.Accept),
-		to(nft.Above{Field: nft.RouteSegment, Value: long}, nft.Accept),
-		to(nft.Is(nft.RouteSegment, unlimited), nft.Accept),
-		to(nft.Count{Counter: refusedCount}, nft.Goto(rejectChain)),
+		{nft.Is(nft.CTState, nft.AnyOf{"established"}), nft.Accept},
+		{nft.Above{Field: nft.RouteSegment, Value: long}, nft.Accept},
+		{nft.Is(nft.RouteSegment, unlimited), nft.Accept},
+		{nft.Count{Counter: refusedCount}, nft.Goto(rejectChain)},
 	}
 }
 
@@ -107,8 +104,7 @@ func notOnTheWire(index *nft.Field) []nft.Rule {
 	elsewhere := []nft.Part{nft.Not(index, loopback), nft.Count{Counter: refusedCount}, nft.Drop}
 	return []nft.Rule{
 		append(nft.Rule{nft.Is(nft.IPDestination, nft.Network(netip.MustParsePrefix("127.0.0.0/8")))}, elsewhere...),
-		// Most addresses do not begin like this one, of which the kernel would otherwise load all 16 bytes.
-		append(nft.Rule{nft.Is(nft.Family, nft.Word("ipv6")), redirected[nft.IPv6][0], nft.Is(nft.IP6Destination, nft.Single(netip.IPv6Loopback()))}, elsewhere...),
+		slices.Concat(nft.Rule{nft.Is(nft.Family, nft.Word("ipv6"))}, toListener[nft.IPv6], elsewhere),
 	}
 }
 
@@ -139,13 +135,17 @@ func quiet() []nft.Rule {
 
 // forListeners makes the chains that hold the ports of the listeners: where connections are redirected, and what is
 // refused in a quarantine.
-func forListeners(l Listeners) []nft.Chain {
+func forListeners(l Listeners) (chains []nft.Chain) {
 	proxy := nft.Chain{Name: proxyChain}
 	sealed := nft.Chain{Name: sealedChain, Rules: []nft.Rule{
 		append(nft.Rule{nft.Is(nft.OutIndex, loopback)}, reset...), // those that answer what is refused here
 		{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), deny},
 		{nft.Is(nft.IPDestination, nft.Single(engineResolver)), deny},
 	}}
+	listeners := map[nft.Kind]*nft.Chain{
+		nft.IPv4: {Name: listenersChain + "4", Kind: nft.IPv4},
+		nft.IPv6: {Name: listenersChain + "6", Kind: nft.IPv6},
+	}
 	for _, to := range []struct {
 		family   nft.Kind
 		protocol nft.Word
@@ -164,15 +164,22 @@ func forListeners(l Listeners) []nft.Chain {
 		proxy.Rules = append(proxy.Rules, nft.Rule{nft.Is(nft.Family, word(to.family)), nft.Is(nft.Protocol, to.protocol),
 			nft.Count{Counter: to.counter}, nft.Redirect{Port: to.port}})
 		local, port := nft.Single(layouts[to.family].loopback), nft.Number(to.port)
-		sealed.Rules = append(sealed.Rules,
+		at := listeners[to.family]
+		at.Rules = append(at.Rules,
 			nft.Rule{nft.Is(to.family.Destination(), local), nft.Is(to.at, port), deny},
 			nft.Rule{nft.Is(to.family.Source(), local), nft.Is(to.from, port), deny})
+	}
+	for _, f := range []nft.Kind{nft.IPv4, nft.IPv6} {
+		if len(listeners[f].Rules) > 0 {
+			sealed.Rules = append(sealed.Rules, nft.Rule{nft.Is(nft.Family, word(f)), nft.Jump(listeners[f].Name)})
+			chains = append(chains, *listeners[f])
+		}
 	}
 	sealed.Rules = append(sealed.Rules,
 		append(nft.Rule{fresh}, ownSource...),
 		nft.Rule{nft.Is(nft.OutIndex, loopback), nft.Is(nft.FibDestination, nft.Word("local")), nft.Accept},
 		nft.Rule{deny})
-	return []nft.Chain{proxy, sealed}
+	return append(chains, proxy, sealed)
 }
 
 // arriving refuses loopback addresses from outside, which a sysctl could let in.

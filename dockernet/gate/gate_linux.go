@@ -234,6 +234,9 @@ func (g *Gate) stage(s *Spec) error {
 		return err
 	}
 	next := newest(there) + 1
+	if s, err = g.narrowed(s); err != nil {
+		return err
+	}
 	t, refs := build(s, next)
 	base := fixed(s)
 	b := new(nft.Batch)
@@ -258,7 +261,7 @@ func (g *Gate) stage(s *Spec) error {
 			return err
 		}
 	}
-	g.staged, g.known = staged, Spec{Listeners: s.Listeners, LogGroup: s.LogGroup}
+	g.staged, g.known = staged, Spec{Listeners: s.Listeners, LogGroup: s.LogGroup, noLinks6: s.noLinks6}
 	g.older = generations(there)
 	return nil
 }

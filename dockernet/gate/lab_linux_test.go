@@ -270,22 +270,40 @@ func request(network, to string) string {
 		return outcome(err)
 	}
 	defer c.Close()
-	return exchange(c)
+	if !strings.HasPrefix(network, "udp") {
+		return exchange(c)
+	}
+	// A datagram may be lost while the kernel looks for a neighbour. Whoever waits for one answer for as long as all of
+	// the test may take has no time for another question.
+	const tries = 20
+	for range tries - 1 {
+		if answer, lost := exchangeWithin(c, patience/tries); !lost {
+			return answer
+		}
+	}
+	answer, _ := exchangeWithin(c, patience/tries)
+	return answer
 }
 
 // exchange sends a byte on the connection and returns the line that comes.
 func exchange(c net.Conn) string {
+	answer, _ := exchangeWithin(c, patience)
+	return answer
+}
+
+// exchangeWithin reports too whether nothing came in time.
+func exchangeWithin(c net.Conn, limit time.Duration) (answer string, lost bool) {
 	if _, err := c.Write([]byte{'?'}); err != nil {
-		return outcome(err)
+		return outcome(err), false
 	}
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(limit))
 	buffer := make([]byte, 64)
 	n, err := c.Read(buffer)
 	if err != nil {
-		return outcome(err)
+		return outcome(err), errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	name, _, _ := strings.Cut(string(buffer[:n]), "\n")
-	return name
+	return name, false
 }
 
 // lastRefusal is what outcome made a refusal of last, for messages. Probes are made one after another.

@@ -82,33 +82,45 @@ func (s *Spec) hosts(f nft.Kind) []netip.Addr {
 	return slices.Compact(list)
 }
 
-// dnsTo sends what goes to port 53 elsewhere.
-func dnsTo(elsewhere nft.Verdict) []nft.Rule {
-	return []nft.Rule{{nft.Is(nft.TCPPort, nft.Number(dnsPort)), elsewhere}, {nft.Is(nft.UDPPort, nft.Number(dnsPort)), elsewhere}}
+// dnsTo sends what goes to port 53 elsewhere. What is neither TCP nor UDP may look so, and comes to nothing there.
+func dnsTo(elsewhere nft.Verdict) nft.Rule {
+	return nft.Rule{nft.Is(nft.AnyPort, nft.Number(dnsPort)), elsewhere}
 }
 
 const dnsPort = 53
 
 // steering sends new connections to the proxy, but for those that the filter judges.
 func (b *builder) steering(n policy.Phase) []nft.Rule {
-	dns := toProxy
-	var named []nft.Rule
+	dns, rest := toProxy, nft.Goto(b.name(restChain))
+	var named, own []nft.Rule
 	for _, f := range b.families() {
 		named = append(named, b.plan.DNS(n, f, nft.Return)...)
+		own = append(own, b.plan.Steer(n, f, nft.Return, rest)...)
 	}
 	if named != nil {
 		// What is named with port 53 goes straight, and nothing else does on that port.
 		dns = nft.Goto(b.name(n.String(), "steer", "dns"))
 		b.chain(nft.AnyKind, dns.Chain(), append(named, nft.Rule{toProxy})...)
 	}
-	rules := append(dnsTo(dns), nft.Rule{nft.Not(nft.Protocol, nft.Word("tcp")), nft.Return})
+	return slices.Concat([]nft.Rule{dnsTo(dns), {nft.Not(nft.Protocol, nft.Word("tcp")), nft.Return}}, own, []nft.Rule{{rest}})
+}
+
+// restChain steers what the phases have no rules of their own for.
+const restChain = "steer_rest"
+
+// rest makes that chain, if any phase leads there.
+func (b *builder) rest() {
+	if !slices.ContainsFunc([]policy.Phase{policy.Baseline, policy.Run, policy.Evaluation}, b.Proxies) {
+		return
+	}
+	var rules []nft.Rule
 	for _, f := range b.families() {
-		rules = append(rules, b.plan.Steer(n, f, nft.Return, toProxy)...)
+		rules = append(rules, b.plan.Stay(f, nft.Return)...)
 	}
 	for _, f := range b.families() {
 		if !b.routes(f) {
 			rules = append(rules, nft.Rule{nft.Is(nft.Family, word(f)), nft.Return})
 		}
 	}
-	return append(rules, nft.Rule{toProxy})
+	b.chain(nft.AnyKind, b.name(restChain), append(rules, nft.Rule{toProxy})...)
 }

@@ -36,6 +36,7 @@ const (
 	loopbackChain   = "loopback"
 	redirectedChain = "redirected"
 	sealedChain     = "sealed"
+	listenersChain  = "listeners" // and the family's number
 )
 
 // Priorities of the base chains. Redirecting comes before the engine's own rules for its resolver (-100).
@@ -129,6 +130,7 @@ func build(s *Spec, g generation) (*nft.Table, [policy.PhaseCount]ref) {
 		b.plan.Open(f)
 	}
 	b.steer()
+	b.rest()
 	all := &common{s.families(), slices.Clone(s.Closed), slices.Clone(s.Open)}
 	var refs [policy.PhaseCount]ref
 	for _, n := range phases {

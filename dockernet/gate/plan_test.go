@@ -21,7 +21,7 @@ func TestListing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				phase, shared := directtest.Split(got)
+				phase, shared := directtest.Split(got, restChain)
 				directtest.Golden(t, p.Name+"_"+family, phase)
 				if i == 0 {
 					directtest.Golden(t, "shared_"+family, shared)

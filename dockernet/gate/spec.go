@@ -25,6 +25,9 @@ type Spec struct {
 
 	// LogGroup is the NFLOG group, in the container's namespace, that gets the first packets of what is refused.
 	LogGroup uint16
+
+	// noLinks6 is set if IPv6 is off on all links, as the engine leaves it where no network has it.
+	noLinks6 bool
 }
 
 // Listeners are the ports of the session's sockets on the container's loopback addresses. The IPv6 ones are 0 where
@@ -59,9 +62,9 @@ func (l Listeners) check() error {
 // engineResolver is where the engine answers DNS inside of a container, on port 53 and on random ports.
 var engineResolver = netip.AddrFrom4([4]byte{127, 0, 0, 11})
 
-// families that there are listeners for. All of another one is refused.
+// families that there are listeners for, and links. All of another one is refused, but for the workload's own loopback.
 func (s *Spec) families() []nft.Kind {
-	if s.Listeners.TCP6 != 0 {
+	if s.Listeners.TCP6 != 0 && !s.noLinks6 {
 		return []nft.Kind{nft.IPv4, nft.IPv6}
 	}
 	return []nft.Kind{nft.IPv4}

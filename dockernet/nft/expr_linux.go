@@ -200,7 +200,15 @@ func (c *compiler) network(t Test, p netip.Prefix) error {
 		return fmt.Errorf("%v has %d bytes and cannot be compared with %v", t.Field, t.Field.size, t.Value)
 	}
 	c.need(t.Field)
-	if bytes := p.Bits() / 8; bytes > 0 && p.Bits()%8 == 0 && !t.Field.flipped {
+	if t.Field.flipped { // what it is compared with can be inverted as well
+		plain := *t.Field
+		plain.flipped = false
+		t.Field = &plain
+		for i := range address {
+			address[i] = ^address[i] & mask[i]
+		}
+	}
+	if bytes := p.Bits() / 8; bytes > 0 && p.Bits()%8 == 0 {
 		// Whole bytes need no mask, which is less for the kernel to keep and to do, above all if they are 1, 2 or 4
 		// (nft_payload.c). nft does so too, and could not show other parts of an address.
 		part := *t.Field

@@ -59,7 +59,7 @@ func (st *stage) simulate(ctx context.Context, count int) (*crowd, error) {
 			host[2], host[3] = host[2]+byte((i+256)>>8), byte(i)
 			s := &simulated{id: fmt.Sprintf("%064x", 1<<40+n), name: fmt.Sprintf("simulated-%d", n), address: netip.PrefixFrom(netip.AddrFrom4(host), prefix.Bits()),
 				mac: net.HardwareAddr{2, 0x53, 0, 0, byte(n >> 8), byte(n)}.String()}
-			if err := st.makeNamespace(s, link, fmt.Sprintf("sim%d", n)); err != nil {
+			if err := st.makeNamespace(s, real, link, fmt.Sprintf("sim%d", n)); err != nil {
 				return nil, fmt.Errorf("simulate container %d: %w", n, err)
 			}
 			if err := st.front.add(like, s); err != nil {
@@ -91,8 +91,8 @@ func (st *stage) inspectRaw(ctx context.Context, name string) ([]byte, error) {
 	return io.ReadAll(answer.Body)
 }
 
-// makeNamespace makes a namespace with a link to a bridge.
-func (st *stage) makeNamespace(s *simulated, bridge, port string) error {
+// makeNamespace makes a namespace with a link to a bridge, and with IPv6 where a real container there has it.
+func (st *stage) makeNamespace(s *simulated, real *container, bridge, port string) error {
 	err := netns.OnOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
@@ -126,10 +126,25 @@ func (st *stage) makeNamespace(s *simulated, bridge, port string) error {
 		return err
 	}
 	defer ns.Close()
+	off := make(map[string][]byte)
+	disable := func(link string) string { return "/proc/sys/net/ipv6/conf/" + link + "/disable_ipv6" }
+	if err := real.ns.Do(func() (err error) {
+		for _, name := range []string{"lo", "eth0"} {
+			if off[name], err = os.ReadFile(disable(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	return ns.Do(func() error {
 		for _, name := range []string{"lo", "eth0"} {
 			link, err := netlink.LinkByName(name)
 			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(disable(name), off[name], 0); err != nil {
 				return err
 			}
 			if name == "eth0" {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,12 +93,14 @@ func Planes(t testing.TB, withIPv6 bool) []Plane {
 	}
 }
 
-// Split divides a listing into what belongs to the phase in force, the first one, and what all phases share.
-func Split(listing string) (phase, shared string) {
+// Split divides a listing into what belongs to the phase in force, the first one, and what all phases share. Some of that
+// may be asked for with the phase, by a part of its name.
+func Split(listing string, with ...string) (phase, shared string) {
 	head, rest, _ := strings.Cut(listing, "\n")
 	phase, shared = head+"\n", head+"\n"
 	for block := range strings.SplitAfterSeq(strings.TrimSuffix(rest, "}\n"), "\n\t}\n") {
-		if strings.Contains(strings.SplitN(block, "\n", 2)[0], policy.Baseline.String()) {
+		of := func(name string) bool { return strings.Contains(strings.SplitN(block, "\n", 2)[0], name) }
+		if of(policy.Baseline.String()) || slices.ContainsFunc(with, of) {
 			phase += block
 		} else {
 			shared += block
