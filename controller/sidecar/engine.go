@@ -26,6 +26,7 @@ import (
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-units"
 
+	"sluice/dockernet/engine"
 	"sluice/images"
 )
 
@@ -76,7 +77,7 @@ func (o *Options) readRecipe() (*recipe, error) {
 		r.command = append(r.command, "--upstream", u.String())
 	}
 	r.command = append(r.command, o.Flags...)
-	text, err := json.Marshal([]any{hex.EncodeToString(sum[:]), r.command, o.Limits})
+	text, err := json.Marshal([]any{hex.EncodeToString(sum[:]), r.command, o.Limits, images.ProxySeccomp()})
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +212,26 @@ func toTheEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 }
 
+// security are the options of a sidecar's cage that the engine has words for.
+func (o *Options) security(ctx context.Context) ([]string, error) {
+	info, err := o.Docker.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("what the engine can: %w", err)
+	}
+	options := []string{"no-new-privileges"}
+	if engine.SeccompDefault(info.SecurityOptions) == "" {
+		o.Logger.Warn("the engine has no seccomp, so the sidecar runs without a filter of system calls")
+		return options, nil
+	}
+	return append(options, "seccomp="+images.ProxySeccomp()), nil
+}
+
 // createContainer makes and starts sidecar number n and returns its id.
 func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n int, dir string) (string, error) {
+	security, err := o.security(ctx)
+	if err != nil {
+		return "", err
+	}
 	whole, cancel := toTheEnd(ctx)
 	defer cancel()
 	created, err := o.Docker.ContainerCreate(whole, &container.Config{
@@ -226,7 +245,7 @@ func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n 
 		Mounts:         []mount.Mount{{Type: mount.TypeBind, Source: dir, Target: mountPoint, ReadOnly: true}},
 		ReadonlyRootfs: true,
 		CapDrop:        []string{"ALL"},
-		SecurityOpt:    []string{"no-new-privileges"},
+		SecurityOpt:    security,
 		UsernsMode:     "host", // user ids must mean the same on both sides of the sockets
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		LogConfig:      container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"}},

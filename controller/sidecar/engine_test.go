@@ -20,6 +20,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
@@ -37,6 +38,7 @@ type fakeEngine struct {
 	networks   map[string]network.Inspect
 	containers map[string]*fakeContainer
 	made       int
+	security   []string // what the engine says of its own
 	calls      []string
 }
 
@@ -49,8 +51,15 @@ type fakeContainer struct {
 	log    *os.File
 }
 
+func (e *fakeEngine) Info(context.Context) (system.Info, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return system.Info{SecurityOptions: e.security}, e.fail
+}
+
 func newEngine(t *testing.T, binary string) *fakeEngine {
-	e := &fakeEngine{T: t, binary: binary, images: map[string][]byte{}, networks: map[string]network.Inspect{}, containers: map[string]*fakeContainer{}}
+	e := &fakeEngine{T: t, binary: binary, images: map[string][]byte{}, networks: map[string]network.Inspect{}, containers: map[string]*fakeContainer{},
+		security: []string{"name=apparmor", "name=seccomp,profile=default"}}
 	t.Cleanup(e.stop)
 	return e
 }

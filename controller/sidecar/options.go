@@ -17,6 +17,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -24,6 +25,7 @@ import (
 // Docker is what this package asks of the engine; [client.Client] has it. "No such object" is an error for which
 // [errdefs.IsNotFound] holds.
 type Docker interface {
+	Info(ctx context.Context) (system.Info, error)
 	ImageInspect(ctx context.Context, image string, options ...client.ImageInspectOption) (image.InspectResponse, error)
 	ImageLoad(ctx context.Context, archive io.Reader, options ...client.ImageLoadOption) (image.LoadResponse, error)
 	ImageRemove(ctx context.Context, image string, options image.RemoveOptions) ([]image.DeleteResponse, error)

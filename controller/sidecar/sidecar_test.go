@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/control"
+	"sluice/images"
 )
 
 func TestStart(t *testing.T) {
@@ -415,7 +417,7 @@ func TestConfinement(t *testing.T) {
 	for _, one := range w.engine.containers {
 		h := one.host
 		if one.config.User != "65532:65532" || !h.ReadonlyRootfs || h.Privileged || strings.Join(h.CapDrop, " ") != "ALL" || len(h.CapAdd) != 0 ||
-			strings.Join(h.SecurityOpt, " ") != "no-new-privileges" || h.RestartPolicy.Name != "no" || *h.PidsLimit != 256 || h.Memory != 1<<30 ||
+			!slices.Equal(h.SecurityOpt, []string{"no-new-privileges", "seccomp=" + images.ProxySeccomp()}) || h.RestartPolicy.Name != "no" || *h.PidsLimit != 256 || h.Memory != 1<<30 ||
 			len(h.Mounts) != 1 || !h.Mounts[0].ReadOnly || h.Mounts[0].Source != filepath.Join(w.options.Dir, "1") ||
 			string(h.NetworkMode) != NetworkName(w.options.Dir) || !strings.Contains(strings.Join(one.config.Cmd, " "), "--never=127.0.0.0/8 --never=::/128 --never=::1/128 --never=172.31.9.0/24") || len(h.PortBindings) != 0 {
 			t.Errorf("container %+v, host %+v", one.config, h)
