@@ -56,7 +56,7 @@ func TestBytesPerName(t *testing.T) {
 			names[i] = fmt.Sprintf("%0*d.x", length-2, i)
 		}
 		r := compile(t, allowNames(names), Options{})
-		bytes := float64(len(r.hosts.arena)+len(r.hosts.groups)*int(unsafe.Sizeof(group{}))+2*len(r.hosts.lists)) / float64(len(names))
+		bytes := float64(len(r.hosts.arena)+len(r.hosts.groups)*int(unsafe.Sizeof(group{}))+8*len(r.hosts.tags)+2*len(r.hosts.lists)) / float64(len(names))
 		if bytes > float64(length+13) {
 			t.Errorf("names of %d bytes take %.1f bytes each", length, bytes)
 		}

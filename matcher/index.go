@@ -13,13 +13,18 @@ import (
 )
 
 // index is an immutable map from names to ports, made to be small and fast: a name costs its own bytes, 5 to 8 more in
-// the arena and 20/namesPerGroup for its slot. A look-up visits far memory once if the name is there and rarely
-// if it is not.
+// the arena and 20/namesPerGroup for its slot. A look-up visits far memory once if the name is there and rarely if it is
+// not.
 //
 // It is a hash table of groups with eight slots. A name that finds its group full goes to the next one. The entries of
 // a group lie one after the other in the arena. An entry is padding, the name, its length (1 byte) and its ports (4
 // bytes, little-endian: its only port, 0 for every port, or firstList + where in lists its ports are).
+//
+// The tags tell of most names that they are not there. So they lie by themselves and stay near the processor: 1.6 MB
+// for a million names.
 type index struct {
+	hash   func(name []byte) uint64
+	tags   []uint64 // a group's each, slot 0 in the lowest byte; see tag
 	groups []group
 	arena  []byte
 	// lists has, for each host with many ports, their number less one and the ports in ascending order (0: every
@@ -31,15 +36,18 @@ type index struct {
 	hosts int
 }
 
-// group is eight slots, of which the first ones are taken. Its size counts: all groups should be near the processor.
+// group is eight slots, of which the first ones are taken.
 type group struct {
-	start uint32   // where in the arena the entries begin
-	tags  [8]uint8 // 0 if the slot is free, else 0x80 and seven bits of the hash, to pass over most other names
-	ends  [8]uint8 // where the entries end, behind start, in units
+	start uint32       // where in the arena the entries begin
+	ends  [slots]uint8 // where the entries end, behind start, in units
 }
 
+// passesOn is set in a group's tags if a name that belongs there may be in the next group.
+const passesOn = 1 << 63
+
 const (
-	namesPerGroup = 6   // on average
+	slots         = 8
+	namesPerGroup = 5   // on average: few look-ups have to go on to the next group
 	unit          = 4   // entries are padded to multiples of it
 	footerBytes   = 5   // behind a name: length and ports
 	maxUnits      = 255 // in a group
@@ -48,45 +56,50 @@ const (
 	firstList     = 1 << 16
 )
 
-// noGroups and noArena are those of all indexes without a name.
+// noTags, noGroups and noArena are those of all indexes without a name.
 var (
-	noGroups [1]group
+	noTags   [1]uint64
+	noGroups = [1]group{{start: arenaPad}}
 	noArena  [arenaPad]byte
 )
 
-// newIndex indexes those targets that are names, or all wildcards, by host.
-func newIndex(targets []policy.Target, hosts []span) (index, error) {
+// newIndex indexes those targets that are names, or all wildcards, by host. hash is hashOf where parents are asked for.
+func newIndex(targets []policy.Target, hosts []span, hash func(name []byte) uint64) (index, error) {
 	if len(hosts) == 0 {
-		return index{groups: noGroups[:], arena: noArena[:]}, nil
+		return index{hash: hash, tags: noTags[:], groups: noGroups[:], arena: noArena[:]}, nil
 	}
-	x := index{hosts: len(hosts)}
-	units := 0
+	x := index{hash: hash, hosts: len(hosts)}
+	units, most := 0, 0
 	for _, h := range hosts {
-		units += unitsOf(targets[h.first].Host)
+		n := unitsOf(targets[h.first].Host)
+		units, most = units+n, max(most, n)
 	}
 	if units > (math.MaxUint32-arenaPad)/unit {
 		return x, fmt.Errorf("%d host names take more than 4 GiB: use wildcards", len(hosts))
 	}
-	// There are always groups left with room for any name, for a closed one has more than maxUnits-maxEntry units.
-	x.groups = make([]group, 1+max(len(hosts)/namesPerGroup, len(hosts)/8+units/(maxUnits-maxEntry)))
-	slots := make([]uint32, len(hosts))
+	// There are always groups left with room for any of the names, for one that passes on is full or has more than
+	// maxUnits-most units.
+	x.groups = make([]group, 1+max(len(hosts)/namesPerGroup, len(hosts)/slots+units/(maxUnits+1-most)))
+	x.tags = make([]uint64, len(x.groups))
+	used := make([]uint8, len(x.groups))
+	places := make([]place, len(hosts))
 	for i, h := range hosts {
 		name, err := indexName(&targets[h.first])
 		if err != nil {
 			return x, err
 		}
-		slots[i] = x.place(name)
+		places[i] = x.place(name, used)
 	}
 	size := arenaPad
 	for i := range x.groups {
 		g := &x.groups[i]
 		g.start = uint32(size)
-		size = g.end(max(0, g.used()-1))
+		size = g.endOf(max(0, int(used[i])-1))
 	}
 	x.arena = make([]byte, size)
 	for i, h := range hosts {
 		name := strings.TrimPrefix(targets[h.first].Host, "*.")
-		entry := x.arena[:x.groups[slots[i]/8].end(int(slots[i]%8))]
+		entry := x.arena[:x.groups[places[i].group].endOf(int(places[i].slot))]
 		entry = entry[len(entry)-footerBytes-len(name):]
 		copy(entry, name)
 		entry[len(name)] = byte(len(name))
@@ -113,39 +126,30 @@ func indexName(t *policy.Target) (string, error) {
 // unitsOf returns the size of the entry for a name.
 func unitsOf(name string) int { return (len(name) + footerBytes + unit - 1) / unit }
 
-// place takes a slot for a name.
-func (x *index) place(name string) uint32 {
-	x.lengths[len(name)>>6] |= 1 << (len(name) & 63)
-	units := unitsOf(name)
-	hash := hashOf(bytesOf(name))
-	for at := x.group(hash); ; at = x.after(at) {
-		g := &x.groups[at]
-		n := g.used()
-		if n == 8 {
-			continue
-		}
-		last := int(g.ends[max(0, n-1)])
-		if last+units > maxUnits {
-			for ; n < 8; n++ { // closed, by slots that repeat the last entry under a tag that is none
-				g.tags[n] = 0xff
-				g.ends[n] = uint8(last)
-			}
-			continue
-		}
-		g.tags[n] = tag(hash)
-		g.ends[n] = uint8(last + units)
-		return uint32(8*at + n)
-	}
+// place is where a name is.
+type place struct {
+	group uint32
+	slot  uint8
 }
 
-// used returns how many slots are taken.
-func (g *group) used() int { return 8 - bits.LeadingZeros64(g.word())/8 }
-
-// isFull reports whether all slots are taken.
-func (g *group) isFull() bool { return g.tags[7] != 0 }
-
-// word returns the tags, that of slot 0 in the lowest byte.
-func (g *group) word() uint64 { return binary.LittleEndian.Uint64(g.tags[:]) }
+// place takes a slot for a name. used says how many each group has taken.
+func (x *index) place(name string, used []uint8) place {
+	x.lengths[len(name)>>6] |= 1 << (len(name) & 63)
+	units := unitsOf(name)
+	hash := x.hash(bytesOf(name))
+	for at := x.group(hash); ; at = x.after(at) {
+		g, n := &x.groups[at], int(used[at])
+		last := int(g.ends[max(0, n-1)])
+		if n == slots || x.tags[at]&passesOn != 0 || last+units > maxUnits {
+			x.tags[at] |= passesOn // also what comes later and would have room
+			continue
+		}
+		x.tags[at] |= uint64(tag(hash)) << (8 * n) &^ passesOn
+		g.ends[n] = uint8(last + units)
+		used[at]++
+		return place{uint32(at), uint8(n)}
+	}
+}
 
 // portsOf returns what the arena holds for the ports of a host.
 func (x *index) portsOf(host []policy.Target) uint32 {
@@ -180,33 +184,38 @@ func (x *index) after(group int) int {
 // the entry's ports. A name in upper case or an invalid one is never there.
 func (x *index) find(name []byte, hash uint64) (end int, ports uint32) {
 	for at := x.group(hash); ; at = x.after(at) {
-		g := &x.groups[at]
-		for marked := g.marked(hash); marked != 0; marked &= marked - 1 {
-			end := g.end(bits.TrailingZeros64(marked) / 8)
+		tags := x.tags[at]
+		for marked := marked(tags, hash); marked != 0; marked &= marked - 1 {
+			end := x.groups[at].end(marked)
 			entry, footer := x.arena[:end-footerBytes], x.arena[end-footerBytes:end]
 			if int(footer[0]) == len(name) && bytes.HasSuffix(entry, name) {
 				return end, binary.LittleEndian.Uint32(footer[1:])
 			}
 		}
-		if !g.isFull() {
+		if tags&passesOn == 0 {
 			return 0, 0
 		}
 	}
 }
 
-// tag returns what a slot keeps of a hash.
+// tag returns what a slot keeps of a hash, to pass over most other names: seven bits and one that tells that the slot is
+// taken, for which there is no room in the last one.
 func tag(hash uint64) uint8 { return 0x80 | uint8(hash) }
 
-// marked marks, by the highest bit, the tags that are the hash's. One above such a tag may be marked too; then its entry
-// is that of another name.
-func (g *group) marked(hash uint64) uint64 {
+// marked marks the slots whose tags are the hash's by the highest bit of a byte each. Others may be marked too: one above
+// such a slot, and the last one if it is free. What ends where they say is some other entry, or the padding in front of
+// all.
+func marked(tags, hash uint64) uint64 {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
-	differ := g.word() ^ ones*uint64(tag(hash))
+	differ := (tags | passesOn) ^ ones*uint64(tag(hash))
 	return (differ - ones) &^ differ & high
 }
 
-// end returns the offset in the arena where the entry in slot i ends.
-func (g *group) end(i int) int { return int(g.start) + unit*int(g.ends[i&7]) }
+// end returns the offset in the arena where the entry in the first marked slot ends. There must be one.
+func (g *group) end(marked uint64) int { return g.endOf(bits.TrailingZeros64(marked) / 8) }
+
+// endOf is the same for a slot by its number.
+func (g *group) endOf(slot int) int { return int(g.start) + unit*int(g.ends[slot&(slots-1)]) }
 
 // anyPort stands for a port that is not known yet: it matches if any port would.
 const anyPort = -1

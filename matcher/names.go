@@ -70,40 +70,40 @@ func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)
 
 // judgeName judges a name, with or without its final dot.
 //
-// Most names are as long as eight bytes and either that of a host target, in the first slot that could be its, or
-// there is no such slot. For them this function does without calls what [index.find] does in general: it is short
-// so that the processor can begin with the next name while it waits for the memory of this one.
+// Most names have 8 to 32 bytes and either are that of a host target, in the first slot that could be its, or there is no
+// such slot and no wildcard. For them this function does what [index.find] and scanUsual do in general, without a loop and
+// with few branches, all of them easy to guess: so the processor can begin with the next name while it waits for the memory
+// of this one.
 func (r *Ruleset) judgeName(name []byte, port int, a alphabet) Decision {
 	if n := len(name); n > 0 && name[n-1] == '.' {
 		name = name[:n-1]
 	}
-	if n := len(name); n >= 8 && n <= maxNameBytes {
-		state := hashKey[0] // as in hashOf
-		for i := n; i > 8; i -= 8 {
-			state = mix(state, word(name, i))
-		}
-		hash := finish(state, word(name, 8), n)
-		g := &r.hosts.groups[r.hosts.group(hash)]
-		if marked := g.marked(hash); marked != 0 {
-			end := g.end(bits.TrailingZeros64(marked) / 8)
+	if n := len(name); n >= 8 && n <= usualBytes {
+		b, c := inner(n)
+		w0, w1, w2, w3 := fourWords(&name[0], n, b, c)
+		hash := mixFour(w0, w1, w2, w3, n)
+		at := r.hosts.group(hash)
+		tags := r.hosts.tags[at]
+		if marked := marked(tags, hash); marked != 0 {
+			end := r.hosts.groups[at].end(marked)
 			footer := word(r.hosts.arena, end)
-			nameEnd := end - footerBytes
-			differ := (footer>>24&0xff ^ uint64(n)) | (word(r.hosts.arena, nameEnd-n+8) ^ word(name, 8))
-			for i := n; i > 8; i -= 8 {
-				differ |= word(r.hosts.arena, nameEnd) ^ word(name, i)
-				nameEnd -= 8
-			}
+			// In front of every entry there are more bytes than a name has, see arenaPad.
+			e0, e1, e2, e3 := fourWords(&r.hosts.arena[end-footerBytes-n], n, b, c)
+			differ := (footer>>24&0xff ^ uint64(n)) | (e0 ^ w0) | (e1 ^ w1) | (e2 ^ w2) | (e3 ^ w3)
 			if ports := footer >> 32; differ == 0 && (ports == 0 || ports == uint64(port)) {
 				return r.matched(nameRule(hostRules, end, 0), true)
 			}
-		} else if !g.isFull() {
+		} else if tags&passesOn == 0 {
+			if r.wildcards.hosts == 0 && isUsual(name, b, c, w0, w1, w2, w3) {
+				return r.other(NotListed, port)
+			}
 			return r.judgeOther(name, port, a, false)
 		}
 	}
 	if len(name) == 0 || len(name) > maxNameBytes {
 		return Decision{Reason: BadName, Rule: NoRule}
 	}
-	end, ports := r.hosts.find(name, hashOf(name))
+	end, ports := r.hosts.find(name, hashHost(name))
 	if end != 0 {
 		if n, ok := r.hosts.covers(ports, port); ok {
 			return r.matched(nameRule(hostRules, end, n), true)

@@ -102,10 +102,10 @@ func compileAlone(p policy.Policy, o Options) (*Ruleset, error) {
 	if r.addresses, err = newAddresses(targets, hosts[addressRules], o.ResolveForAddressRules); err != nil {
 		return nil, err
 	}
-	if r.wildcards, err = newIndex(targets, hosts[wildcardRules]); err != nil {
+	if r.wildcards, err = newIndex(targets, hosts[wildcardRules], hashOf); err != nil {
 		return nil, err
 	}
-	if r.hosts, err = newIndex(targets, hosts[hostRules]); err != nil {
+	if r.hosts, err = newIndex(targets, hosts[hostRules], hashHost); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -156,7 +156,7 @@ func (r *Ruleset) addZones(zones []string) error {
 	if err != nil {
 		return err
 	}
-	if r.zones, err = newIndex(targets, hosts[hostRules]); err != nil {
+	if r.zones, err = newIndex(targets, hosts[hostRules], hashOf); err != nil {
 		return fmt.Errorf("private zones: %w; write a domain, such as corp.example", err)
 	}
 	return nil

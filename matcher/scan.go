@@ -84,10 +84,24 @@ func scanUsual(name []byte) (dots uint64, ok bool) {
 	}
 	d, o := scan8(word(name, 8)) // some of it again
 	dots |= d << (n - 8)
-	if odd|o|dots&(dots<<1|1)|dots>>(n-1) != 0 { // odd bytes; an empty label inside or at the end; or in front
-		return 0, false
-	}
-	return dots, name[n-min(n, bits.TrailingZeros64(dots))] >= 'a'
+	return dots, labelled(name, dots, odd|o)
+}
+
+// isUsual is scanUsual for a name of 8 to usualBytes bytes whose words are at hand, see fourWords.
+func isUsual(name []byte, b, c int, w0, w1, w2, w3 uint64) bool {
+	n := len(name)
+	d0, o0 := scan8(w0)
+	d1, o1 := scan8(w1)
+	d2, o2 := scan8(w2)
+	d3, o3 := scan8(w3)
+	return labelled(name, d0|d1<<(n-b)|d2<<(n-c)|d3<<(n-8), o0|o1|o2|o3)
+}
+
+// labelled reports whether a name of 8 to 63 bytes has no odd bytes, no empty label, and a letter behind its last dot.
+func labelled(name []byte, dots, odd uint64) bool {
+	n := len(name)
+	// Odd bytes; an empty label inside or at the end; or in front.
+	return odd|dots&(dots<<1|1)|dots>>(n-1) == 0 && name[n-min(n, bits.TrailingZeros64(dots))] >= 'a'
 }
 
 // scan8 marks the dots in a word with one bit each, the lowest for the last byte. odd is not 0 if there are other bytes
@@ -95,13 +109,12 @@ func scanUsual(name []byte) (dots uint64, ok bool) {
 func scan8(w uint64) (dots, odd uint64) {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
 	t := w | high // what is taken off t does not borrow from the next byte
-	slash := t - ones*'/'
 	letters := (t - ones*'a') &^ (t - ones*('z'+1))
-	digits := (t - ones*'0') &^ (t - ones*('9'+1))
-	signs := (t - ones*'-') &^ slash
-	dots = (t - ones*'.') &^ slash & high
+	others := (t - ones*'-') &^ (t - ones*('9'+1)) // "-", ".", "/" and digits
+	pair := (t - ones*'.') &^ (t - ones*'0')       // "." and "/", which is the odd one of them
+	dots = pair &^ (w << 7) & high
 	// The product moves bit 8i to bit 7-i of the highest byte.
-	return dots >> 7 * 0x8040201008040201 >> 56, (^(letters | digits | signs) | w) & high
+	return dots >> 7 * 0x8040201008040201 >> 56, (^(letters | others) | pair&(w<<7) | w) & high
 }
 
 // within returns the i-th word of the dots that are in the last n bytes.
