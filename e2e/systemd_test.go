@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"sluice/e2e/lab/client"
 	"sluice/e2e/lab/internet"
@@ -131,17 +132,21 @@ func TestUnit(t *testing.T) {
 		}
 		return command
 	}
-	sluice := func(args ...string) error {
+	said := func(args ...string) (string, error) {
 		command := exec.Command(filepath.Join(lab.bin, "sluice"), args...)
-		command.Env = append(command.Environ(), "SLUICE_SOCKET="+path)
+		command.Env = append(command.Environ(), "SLUICE_SOCKET="+path, "DOCKER_HOST="+lab.DockerHost())
 		out, err := command.CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("sluice %q: %w\n%s", args, err, out)
+			return "", fmt.Errorf("sluice %q: %w\n%s", args, err, out)
 		}
-		return nil
+		return string(out), nil
+	}
+	sluice := func(args ...string) error {
+		_, err := said(args...)
+		return err
 	}
 	t.Cleanup(func() {
-		_, _ = docker("rm", "--force", name)
+		_, _ = docker("rm", "--force", name, name+"-run")
 		if t.Failed() {
 			log, _ := os.ReadFile(filepath.Join(dir, "log"))
 			t.Logf("%s", log)
@@ -156,10 +161,34 @@ func TestUnit(t *testing.T) {
 	if err := os.WriteFile(policy, []byte("network_mode: allowlist\nallowed_hosts: [web.test]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"attach", name, "--policy", policy}, {"network", "create", name}, {"network", "rm", name}} {
+	direct := filepath.Join(dir, "direct.yaml")
+	if err := os.WriteFile(direct, []byte("network_mode: allowlist\nallowed_hosts: [web.test, 203.0.113.32]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"attach", name, "--policy", policy}, {"network", "create", name}, {"network", "rm", name},
+		{"verify", name, "--reach", "web.test:443"}, {"set", name, direct}, {"run", "--name", name + "-run", "--allow", "web.test", "--verify", "--", client.Tag, "true"},
+		{"explain", name, "web.test:443"}, {"report", name}} {
 		if err := sluice(args...); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// A connection that went straight is cut, which only the kernel can do.
+	if _, err := docker("exec", "--detach", name, "python3", "-c", "import socket, time; s = socket.create_connection(('203.0.113.32', 80)); time.sleep(600)"); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(50 * time.Millisecond) {
+		if _, err := docker("exec", name, "grep", "-q", "207100CB:0050 01 ", "/proc/net/tcp"); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no connection is open that went straight")
+		}
+	}
+	if out, err := said("--json", "set", name, policy); err != nil || !strings.Contains(out, `"direct_cut":1`) {
+		t.Errorf("a switch that takes it away: %s, error %v", out, err)
+	}
+	if err := errors.Join(sluice("detach", name), sluice("attach", name, "--policy", policy)); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := docker("exec", name, "curl", "-sS", "-m", "20", "https://web.test/"); err != nil {
 		t.Error(err)
