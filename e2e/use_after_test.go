@@ -91,9 +91,11 @@ func (u *user) trackingFull(t *testing.T) {
 	if n := counts(t).PacketsTo(netip.MustParseAddr(refused)); n > 0 {
 		t.Errorf("LEAK: %d packets have come to %s", n, refused)
 	}
-	if _, err := u.api.Set(t.Context(), flooder, json.RawMessage(`"no-network"`), 0); err != nil {
+	receipt, err := u.api.Set(t.Context(), flooder, json.RawMessage(`"no-network"`), 0)
+	if err != nil {
 		t.Errorf("the one that floods is not stopped: %v", err)
 	}
+	t.Logf("it was stopped in %.0f ms, %d flows cut", receipt.Milliseconds, receipt.FlowsCut)
 	before := counts(t).PacketsTo(netip.MustParseAddr(hole))
 	if out, code := u.exec(useLimit, "curl -sS -m 20 http://203.0.113.60/"); code != 0 {
 		t.Errorf("after it was stopped: exit code %d:\n%s", code, out)
