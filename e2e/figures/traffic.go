@@ -22,12 +22,15 @@ type way struct {
 	to   string
 	via  string       // a target that an explicit proxy is asked for, if not empty
 	sink net.Listener // where it arrives
+
+	through int // a process whose own work is measured, if not 0
 }
 
 // flow is what one round has cost.
 type flow struct {
 	cpu  time.Duration // of both ends and of the kernel's work between them, without the sidecar's
 	took time.Duration
+	own  time.Duration // of the process in between
 }
 
 // trafficFigures carries the same bytes with and without Sluice by turns.
@@ -60,16 +63,22 @@ func trafficFigures(ctx context.Context, st *stage) error {
 	if _, err := st.api.Attach(ctx, api.Attach{Container: bound.name, Policy: allowed, Phase: "run"}); err != nil {
 		return err
 	}
+	alone, err := st.startRelay()
+	if err != nil {
+		return err
+	}
+	defer alone.close()
 	port := strconv.Itoa(sinkPort)
 	routed, beside := net.JoinHostPort(sinkAddress, port), net.JoinHostPort(sibling.ip, port)
 	ways := []way{
 		{from: free, to: routed, sink: st.sink},
 		{from: bound, to: routed, sink: st.sink},
-		{from: bound, to: controller.ExplicitProxy.String(), via: net.JoinHostPort(sinkHost, port), sink: st.sink},
+		{from: bound, to: controller.ExplicitProxy.String(), via: net.JoinHostPort(sinkHost, port), sink: st.sink, through: st.sidecar},
 		{from: free, to: beside, sink: inSibling},
 		{from: bound, to: beside, sink: inSibling},
+		alone.way(st.sink),
 	}
-	var direct, named, near, directRate, nearRate ratios
+	var direct, named, near, directRate, nearRate, own ratios
 	for i := range st.rounds + 1 {
 		costs := make([]flow, len(ways))
 		for j := range ways {
@@ -87,17 +96,19 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		direct = append(direct, float64(costs[1].cpu)/float64(costs[0].cpu))
 		directRate = append(directRate, float64(costs[0].took)/float64(costs[1].took))
 		named = append(named, float64(costs[0].took)/float64(costs[2].took))
+		own = append(own, float64(costs[2].own)/float64(costs[5].own))
 		near = append(near, float64(costs[4].cpu)/float64(costs[3].cpu))
 		nearRate = append(nearRate, float64(costs[3].took)/float64(costs[4].took))
 	}
 	row("direct plane, routed: CPU a byte, to the same without Sluice", "%v; rate %v (%d rounds of %d MiB)", direct, directRate, len(direct), volume>>20)
 	row("direct plane, between siblings: the same", "%v; rate %v", near, nearRate)
 	row("name plane: rate, to the routed way without Sluice", "%v", named)
+	row("name plane: CPU a byte of the sidecar, to its own on the loopback device", "%v", own)
 	errs := []error{st.api.Detach(ctx, bound.name)}
 	for _, c := range containers {
 		errs = append(errs, st.remove(c))
 	}
-	_, err := st.docker("network", "rm", network)
+	_, err = st.docker("network", "rm", network)
 	return errors.Join(append(errs, err)...)
 }
 
@@ -126,6 +137,10 @@ func (w *way) carry(out bool) (flow, error) {
 	if err != nil {
 		return flow{}, err
 	}
+	before, err := w.work()
+	if err != nil {
+		return flow{}, err
+	}
 	began := time.Now()
 	sent := make(chan error, 1)
 	go func() {
@@ -139,7 +154,20 @@ func (w *way) carry(out bool) (flow, error) {
 	}
 	until, err := cpu()
 	f.cpu = until - used
+	if err != nil {
+		return f, err
+	}
+	after, err := w.work()
+	f.own = after - before
 	return f, err
+}
+
+// work is what the process in between has used so far.
+func (w *way) work() (time.Duration, error) {
+	if w.through == 0 {
+		return 0, nil
+	}
+	return cpuOf(w.through)
 }
 
 // zeros never ends.
