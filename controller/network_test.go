@@ -62,6 +62,34 @@ func TestAdmission(t *testing.T) {
 	eventually(t, "admitted by another controller", func() bool { _, err := c.Status(t.Context(), "web"); return err == nil })
 }
 
+// TestAdmissionWhileItRuns checks that a container is admitted that comes to be on managed networks alone while it runs.
+func TestAdmissionWhileItRuns(t *testing.T) {
+	w := newWorld()
+	c, _ := w.control(t, t.TempDir())
+	w.labelled("web", id1, task, "run")
+	var managed Container
+	w.change(id1, func(c *Container) { // it is on others
+		managed = *c
+		c.Policy, c.Phase = "", ""
+		for i := range c.Networks {
+			c.Networks[i].Managed = false
+		}
+	})
+	w.events <- Event{Kind: ContainerChanged, Container: id1}
+	w.settled(t, c)
+	if _, err := c.Status(t.Context(), "web"); !errors.Is(err, control.ErrNotFound) {
+		t.Errorf("on others: %v", err)
+	}
+	w.change(id1, func(c *Container) {
+		c.Policy, c.Phase = managed.Policy, managed.Phase
+		for i := range c.Networks {
+			c.Networks[i].Managed = true
+		}
+	})
+	w.events <- Event{Kind: NetworkJoined, Container: id1, Network: "net2"}
+	eventually(t, "admitted", func() bool { return w.net(id1).gate.holds() == "run=no-network" })
+}
+
 // settled waits until the queue is empty.
 func (w *world) settled(t *testing.T, c *Controller) {
 	t.Helper()

@@ -58,23 +58,23 @@ func (q *queue) next(ctx context.Context) (string, bool) {
 	}
 }
 
-// pop returns a key that is due, or how long to wait for one, 0 if that is not known.
+// pop returns the key that has been due for longest, so that none waits for ever while others come again and again; or
+// how long to wait for one, 0 if that is not known.
 func (q *queue) pop() (key string, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := time.Now()
+	var first time.Time
 	for k, due := range q.waiting {
-		switch left := due.Sub(now); {
-		case q.busy[k]:
-		case left <= 0:
-			delete(q.waiting, k)
-			q.busy[k] = true
-			return k, 0
-		case wait == 0 || left < wait:
-			wait = left
+		if !q.busy[k] && (key == "" || due.Before(first)) {
+			key, first = k, due
 		}
 	}
-	return "", wait
+	if left := time.Until(first); key == "" || left > 0 {
+		return "", max(0, left)
+	}
+	delete(q.waiting, key)
+	q.busy[key] = true
+	return key, 0
 }
 
 func (q *queue) done(key string) {

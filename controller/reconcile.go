@@ -78,9 +78,13 @@ func (c *Controller) follow(ctx context.Context) {
 				clear(joined) // of containers that never started
 			}
 			joined[e.Container] = append(joined[e.Container], e.Network)
+			// It may be on managed networks alone from now on; or its harness has put it where it is to be adopted, which
+			// is urgent. One that is about to start is looked at then, and once.
+			after := settleTime
 			if c.config.Adopt {
-				c.work.add(e.Container, 0) // its harness may have put it where it is to be adopted
+				after = 0
 			}
+			c.work.add(e.Container, after)
 			c.enqueue(0, func(m *shown) bool { return m.container == e.Container })
 			c.enqueue(settleTime, func(m *shown) bool { return m.on(e.Network) })
 		case NetworksChanged:
