@@ -382,7 +382,7 @@ func (n *fakeNet) Refusals(do func(Refused)) (stop func()) {
 func (n *fakeNet) Packets() (p Packets, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p.Direct[policy.Baseline], p.Refused[policy.Run], p.Never, p.Proxied, p.DNS, p.Forged = 1, 2, 3, 4, 5, 6
+	p.Direct[policy.Baseline], p.DirectBytes[policy.Baseline], p.Refused[policy.Run], p.Never, p.Proxied, p.DNS, p.Forged = 1, 60, 2, 3, 4, 5, 6
 	return p, n.fail["packets"]
 }
 

@@ -74,7 +74,7 @@ func (c *Controller) Report(ctx context.Context, ref string) (api.Report, error)
 		// Where they cannot be read, it has ended as a rule.
 		if p, err := now.net.Packets(); err == nil {
 			for i := range p.Direct {
-				r.Packets = append(r.Packets, api.Packets{Phase: policy.Phase(i).String(), Allowed: p.Direct[i], Refused: p.Refused[i]})
+				r.Packets = append(r.Packets, api.Packets{Phase: policy.Phase(i).String(), Allowed: p.Direct[i], AllowedBytes: p.DirectBytes[i], Refused: p.Refused[i]})
 			}
 		}
 	}

@@ -175,6 +175,8 @@ type Packets struct {
 	// Direct were let through by the rules of a phase and Refused refused; while a switch is under way, a packet may be
 	// in two phases' numbers.
 	Direct, Refused [policy.PhaseCount]uint64
+	// DirectBytes are those of Direct, from the IP header on.
+	DirectBytes [policy.PhaseCount]uint64
 	// Never are those that no phase allows.
 	Never uint64
 	// Proxied are connections that were redirected to the proxy, and DNS those to the DNS filter, a packet each.

@@ -200,7 +200,7 @@ func (f *fake) Report(ctx context.Context, ref string) (api.Report, error) {
 		Switches: []api.Switch{{Began: began, Receipt: api.Receipt{Generation: 1, Phase: "baseline", Digest: "sha256:0"}},
 			{Began: began.Add(20 * time.Second), Receipt: api.Receipt{Generation: 2, Phase: "run", FlowsCut: 1, FlowsKept: 2, Milliseconds: 4.56}}},
 		Traffic: []tally.Phase{{Phase: "run", Refused: 3, BytesOut: 7, Attempts: []tally.Attempt{{Target: "evil.test", Port: 443, Protocol: "tls", Verdict: "refuse", Reason: "not-listed", Count: 3}}}},
-		Packets: []api.Packets{{Phase: "baseline", Allowed: 12}, {Phase: "run", Refused: 5}, {Phase: "evaluation"}}}, nil
+		Packets: []api.Packets{{Phase: "baseline", Allowed: 12, AllowedBytes: 840}, {Phase: "run", Refused: 5}, {Phase: "evaluation"}}}, nil
 }
 
 func (f *fake) Flows(context.Context, string) ([]control.Flow, error) {

@@ -151,7 +151,7 @@ func printReport(cmd *cobra.Command, r evidence.Report, top int) error {
 	}
 	for _, p := range r.Packets {
 		if p.Allowed+p.Refused > 0 {
-			cmd.Printf("\n%s: by address alone %d packets let through, %d refused\n", clean(p.Phase), p.Allowed, p.Refused)
+			cmd.Printf("\n%s: by address alone %d packets let through, with %d bytes, %d refused\n", clean(p.Phase), p.Allowed, p.AllowedBytes, p.Refused)
 		}
 	}
 	if r.Violation {

@@ -367,6 +367,7 @@ func (r *taskRun) askReport(ctx context.Context, role lifecycle.Role) {
 			continue
 		}
 		r.result.Packets[i].Allowed += p.Allowed
+		r.result.Packets[i].AllowedBytes += p.AllowedBytes
 		r.result.Packets[i].Refused += p.Refused
 	}
 }

@@ -140,7 +140,9 @@ type Switch struct {
 type Packets struct {
 	Phase   string `json:"phase"`
 	Allowed uint64 `json:"allowed"`
-	Refused uint64 `json:"refused"`
+	// AllowedBytes are those of Allowed, from the IP header on. What came back is not counted.
+	AllowedBytes uint64 `json:"allowed_bytes"`
+	Refused      uint64 `json:"refused"`
 }
 
 // Receipt is what a switch returns. When it arrives, nothing passes any more that the new policy refuses.

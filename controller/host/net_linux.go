@@ -69,7 +69,7 @@ func (n *containerNet) Packets() (p controller.Packets, err error) {
 	}
 	c, err := n.gate.Counters()
 	for i := range p.Direct {
-		p.Direct[i], p.Refused[i] = c.Direct[i].Packets, c.Refused[i].Packets
+		p.Direct[i], p.DirectBytes[i], p.Refused[i] = c.Direct[i].Packets, c.Direct[i].Bytes, c.Refused[i].Packets
 	}
 	p.Never, p.Proxied, p.DNS = c.RefusedAlways.Packets, c.Redirected.Packets, c.DNS.Packets
 	if err == nil {
