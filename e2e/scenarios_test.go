@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,6 +61,11 @@ func params(t *testing.T) testscript.Params {
 			env.Setenv("DOCKER_HOST", lab.DockerHost())
 			env.Setenv("SLUICE_IMAGE", *proxyImage)
 			env.Setenv("INTERNET_DNS", internet.Resolver.String())
+			profile, err := filepath.Abs("../examples/seccomp/sluice-proxy.json")
+			if err != nil {
+				return err
+			}
+			env.Setenv("SECCOMP", profile)
 			env.Setenv("T", s.prefix)
 			env.Setenv("BIN", lab.bin)
 			env.Setenv("PATH", lab.bin+string(os.PathListSeparator)+env.Getenv("PATH"))
