@@ -8,6 +8,8 @@ SHELL       := /bin/bash
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOBUILD     := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
+# The side-by-side benchmark, for make bench: it lies beside this repository, or nowhere.
+COMPARE     := ../shared/bench/compare
 # Of make soak.
 SESSIONS    := 1000
 FOR         := 10m
@@ -73,13 +75,24 @@ test-engines: setup-engines build ## the same on a current engine, with its rule
 	done
 
 .PHONY: bench
-bench: ## benchmarks with allocations
+bench: build ## every figure beside its target, in one table, as root: COMPARE=../shared/bench/compare
+	go build -o bin/bench ./e2e/bench
+	$(AS_ROOT) bin/bench -bin '$(CURDIR)/bin' -compare '$(wildcard $(COMPARE))'
+
+.PHONY: bench-go
+bench-go: ## benchmarks of packages, with allocations
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: bench-controller
 bench-controller: build ## what the controller costs, beside AgentCompass and simulated containers, as root
 	go build -o bin/figures ./e2e/figures
 	$(AS_ROOT) bin/figures -bin '$(CURDIR)/bin'
+
+.PHONY: growth
+growth: build ## what many containers, targets and flows cost, as a picture, as root
+	go build -o bin/figures ./e2e/figures
+	$(AS_ROOT) bin/figures -bin '$(CURDIR)/bin' -only growth -points docs/pictures/growth.csv
+	scripts/plot-growth docs/pictures/growth.csv docs/pictures/growth.png
 
 .PHONY: soak
 soak: build ## containers used in every way while their phases change, as root: SESSIONS=1000 FOR=10m

@@ -21,6 +21,7 @@ func attachFigures(ctx context.Context, st *stage) error {
 		if err != nil {
 			return err
 		}
+		st.note(fmt.Sprintf("attach at %d", targets), own.at(0.5).Seconds()*1000)
 		row(fmt.Sprintf("attach at %d targets, three phases staged%s", targets, st.besides()), "%v; with the call: %v; processor time %v", own, whole, cpu)
 	}
 	return nil
@@ -105,6 +106,8 @@ func agentcompassFigures(ctx context.Context, st *stage) error {
 		start = append(start, float64(ours[len(ours)-1])/float64(theirs[len(theirs)-1]))
 		change = append(change, float64(switches.at(0.5))/float64(switched.at(0.5)))
 	}
+	st.note("attach to AgentCompass", start.median())
+	st.note("switch to AgentCompass", change.median())
 	row("AgentCompass's network and sidecar: opening a task with an allowlist, less opening a public one", "%v", theirs)
 	row("attach at 100 targets with the call, in the same rounds", "%v; ratio %v", ours, start)
 	row("AgentCompass's switch between public and no-network, by docker network connect and disconnect", "%v", theirSwitch)

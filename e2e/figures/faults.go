@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,10 +37,18 @@ type fault struct {
 var faults = []fault{
 	{"the sidecar is killed", signalSidecar(syscall.SIGKILL), nil},
 	{"the sidecar hangs", signalSidecar(syscall.SIGSTOP), nil},
+	{"the sidecar's memory is used up", starveSidecar, nil},
+	{"the sidecar has no descriptors left for a second", limitSidecar, unlimitSidecar},
 	{"the controller is killed and started again", killController, restartController},
+	{"the controller has no descriptors left for a second", limitController, unlimitController},
+	{"the controller is started again where its clock is three years ahead", killController, restartAhead},
 	{"both are killed, the controller is started again", func(ctx context.Context, st *stage, c *container) error {
 		return errors.Join(killController(ctx, st, c), signalSidecar(syscall.SIGKILL)(ctx, st, c))
 	}, restartController},
+	{"both are upgraded", func(ctx context.Context, st *stage, c *container) error {
+		return errors.Join(st.newVersion(), st.endController(syscall.SIGTERM))
+	}, upgraded},
+	{"the disk with the state is full, for three switches and an attach", fillState, emptyState},
 	{"the host's rules are deleted", func(ctx context.Context, st *stage, _ *container) error {
 		return st.InEngineNamespace(func() error { return deleteTables(ctx) })
 	}, nil},
@@ -52,6 +58,7 @@ var faults = []fault{
 		time.Sleep(time.Second)
 		return st.signalEngine(syscall.SIGCONT)
 	}},
+	{"the engine's events are cut while another container ends", cutEvents, eventsAgain},
 	{"a second controller is started", func(_ context.Context, st *stage, _ *container) error {
 		second := st.command()
 		err := st.InEngineNamespace(second.Start)
@@ -100,30 +107,14 @@ func signalSidecar(s syscall.Signal) func(context.Context, *stage, *container) e
 }
 
 func killController(_ context.Context, st *stage, _ *container) error {
-	err := st.serve.Process.Kill()
-	<-st.ended
-	st.serve = nil
-	return err
+	return st.endController(syscall.SIGKILL)
 }
 
 func restartController(_ context.Context, st *stage, _ *container) error { return st.startController() }
 
-// signalEngine sends a signal to the lab's dockerd.
-func (st *stage) signalEngine(s syscall.Signal) error {
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(strings.TrimPrefix(st.DockerHost(), "unix://")), "docker.pid"))
-	if err != nil {
-		return err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pid <= 1 {
-		return fmt.Errorf("the engine's process is %q: %w", text, err)
-	}
-	return syscall.Kill(pid, s)
-}
-
 // faultFigures breaks one thing after the other under a container that is used meanwhile.
 func faultFigures(ctx context.Context, st *stage) (err error) {
-	if err := st.nameSoak(); err != nil {
+	if err := errors.Join(st.nameSoak(), st.stateOnSmallDisk()); err != nil {
 		return err
 	}
 	c, err := st.start("faults", "bridge")
@@ -269,24 +260,30 @@ func (s *soaker) works(ctx context.Context, deadline time.Time) error {
 
 // tryRefused sends datagrams and opens connections to what only the other phase allows, until it is told to stop.
 func (s *soaker) tryRefused(stop <-chan struct{}, tries *atomic.Int64) {
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sending.Go(func() { s.sendTo(soakEnd.bare, stop, tries) })
+	for ; !done(stop); time.Sleep(20 * refusedEvery) {
+		if conn, err := s.dial("tcp4", net.JoinHostPort(soakEnd.named.String(), strconv.Itoa(internet.PortEcho))); err == nil {
+			conn.Close()
+		}
+		tries.Add(1)
+	}
+}
+
+// sendTo sends datagrams to what is refused, until it is told to stop.
+func (s *soaker) sendTo(refused netip.Addr, stop <-chan struct{}, tries *atomic.Int64) {
 	var socket net.PacketConn
 	if err := s.ns.Do(func() (err error) {
 		socket, err = net.ListenPacket("udp4", ":0")
 		return err
 	}); err != nil {
-		return
+		return // nothing is tried, which shows
 	}
 	defer socket.Close()
-	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(soakEnd.bare, internet.PortEcho))
-	for n := 0; !done(stop); n++ {
+	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(refused, internet.PortEcho))
+	for ; !done(stop); time.Sleep(refusedEvery) {
 		socket.WriteTo([]byte("refused"), to) // the answers to those before come as errors
-		if n%20 == 0 {
-			if conn, err := s.dial("tcp4", net.JoinHostPort(soakEnd.named.String(), strconv.Itoa(internet.PortEcho))); err == nil {
-				conn.Close()
-			}
-			tries.Add(1)
-		}
 		tries.Add(1)
-		time.Sleep(refusedEvery)
 	}
 }

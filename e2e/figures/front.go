@@ -20,14 +20,16 @@ type front struct {
 	path   string
 	server *http.Server
 
-	mu        sync.Mutex // guards simulated
+	mu        sync.Mutex // guards what follows
 	simulated map[string][]byte
+	streams   map[*http.Request]context.CancelFunc // of events
+	deaf      bool                                 // there are no events
 }
 
 var inspect = regexp.MustCompile(`^/v[0-9.]+/containers/([^/]+)/json$`)
 
 func openFront(path, engine string) (*front, error) {
-	f := &front{path: path, simulated: map[string][]byte{}}
+	f := &front{path: path, simulated: map[string][]byte{}, streams: map[*http.Request]context.CancelFunc{}}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
@@ -46,6 +48,15 @@ func openFront(path, engine string) (*front, error) {
 				return
 			}
 		}
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			stream, end := f.stream(r)
+			if stream == nil {
+				http.Error(w, "the engine's events are cut", http.StatusServiceUnavailable)
+				return
+			}
+			defer end()
+			r = stream
+		}
 		proxy.ServeHTTP(w, r)
 	})}
 	go f.server.Serve(listener)
@@ -54,6 +65,36 @@ func openFront(path, engine string) (*front, error) {
 
 // Close implements io.Closer.
 func (f *front) Close() error { return f.server.Close() }
+
+// stream takes note of a request for events, or returns nil if there are none.
+func (f *front) stream(r *http.Request) (noted *http.Request, end func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.deaf {
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	noted = r.WithContext(ctx)
+	f.streams[noted] = cancel
+	return noted, func() {
+		cancel()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.streams, noted)
+	}
+}
+
+// cutEvents ends all streams of events and allows no others, or allows them again.
+func (f *front) cutEvents(cut bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.deaf = cut
+	if cut {
+		for _, end := range f.streams {
+			end()
+		}
+	}
+}
 
 func (f *front) answer(id string) []byte {
 	f.mu.Lock()

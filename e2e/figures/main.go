@@ -13,6 +13,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,6 +34,9 @@ type settings struct {
 	rounds int
 	long   time.Duration
 	seed   uint64
+	points string
+	json   string
+	flood  string
 }
 
 // part is something that can be measured.
@@ -49,19 +53,40 @@ var parts = []part{
 	{name: "agentcompass", do: agentcompassFigures},
 	{name: "traffic", do: trafficFigures},
 	{name: "faults", do: faultFigures, asked: true},
+	{name: "points", do: pointFigures, asked: true},
 	{name: "soak", do: soak, asked: true},
+	{name: "fairness", do: fairnessFigures, asked: true},
+	{name: "growth", do: growthFigures, asked: true},
 	// It attaches the simulated containers, beside which the first two are measured again.
 	{name: "memory", do: memoryFigures},
 }
 
+func partNames() string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
+}
+
 func main() {
+	if helper := helperProcess(os.Args[1:]); helper != nil {
+		if err := helper(); err != nil {
+			fmt.Fprintln(os.Stderr, "figures:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var s settings
-	flag.StringVar(&s.only, "only", "", "measure these alone: attach, switch, agentcompass, traffic, faults, soak, memory")
+	flag.StringVar(&s.only, "only", "", "measure these alone: "+partNames())
 	flag.StringVar(&s.bin, "bin", "", "where sluice and sluice-proxy are; they are built from this tree if not given")
 	flag.IntVar(&s.beside, "beside", 2000, "how many containers are simulated")
 	flag.IntVar(&s.rounds, "rounds", 60, "how often traffic with and without Sluice is measured by turns")
 	flag.DurationVar(&s.long, "for", 5*time.Minute, "how long the soak uses the containers")
 	flag.Uint64Var(&s.seed, "seed", rand.Uint64(), "what the soak's order of steps comes from")
+	flag.StringVar(&s.json, "json", "", "write figures to this file too, for e2e/bench")
+	flag.StringVar(&s.points, "points", "", "write the points of the growth to this file too, for scripts/plot-growth")
+	flag.StringVar(&s.flood, "flood", "", "measure fairness beside those floods alone whose names contain this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -71,10 +96,21 @@ func main() {
 	}
 }
 
+// helperProcess is what this program does when it has started itself, or nil.
+func helperProcess(args []string) func() error {
+	switch {
+	case len(args) == 1 && args[0] == farArgument:
+		return holdConnections
+	case len(args) == 3 && args[0] == floodArgument:
+		return func() error { return floodMain(args[1], args[2]) }
+	}
+	return nil
+}
+
 func run(ctx context.Context, s settings) (err error) {
 	for _, name := range strings.FieldsFunc(s.only, func(c rune) bool { return c == ',' }) {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
-			return fmt.Errorf("-only %q: there is attach, switch, agentcompass, traffic, faults, soak, memory", name)
+			return fmt.Errorf("-only %q: there is %s", name, partNames())
 		}
 	}
 	began := time.Now()
@@ -95,8 +131,25 @@ func run(ctx context.Context, s settings) (err error) {
 			return context.Cause(ctx)
 		}
 	}
+	if s.json != "" {
+		text, err := json.MarshalIndent(st.noted, "", " ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(s.json, text, 0o644); err != nil {
+			return err
+		}
+	}
 	fmt.Printf("\nLoad at the end %s; %v in all.\n", load(), time.Since(began).Round(time.Second))
 	return nil
+}
+
+// note keeps a figure for e2e/bench, which knows it by its name. Beside simulated containers the name has an end of its own.
+func (st *stage) note(name string, value float64) {
+	if st.crowded {
+		name += " beside"
+	}
+	st.noted[name] = value
 }
 
 // row prints a line of the table.

@@ -23,8 +23,11 @@ func (m memory) each(n int) string {
 }
 
 // memory reads it. Slab is that of the whole machine, without what the kernel gives back when memory is short.
-func (st *stage) memory() (m memory, err error) {
-	time.Sleep(3 * time.Second) // what was freed may still be waiting for its grace period
+func (st *stage) memory() (memory, error) { return st.memoryAfter(3 * time.Second) }
+
+// memoryAfter waits before it reads: what was freed may still be waiting for its grace period.
+func (st *stage) memoryAfter(wait time.Duration) (m memory, err error) {
+	time.Sleep(wait)
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return m, err
@@ -89,7 +92,10 @@ func memoryFigures(ctx context.Context, st *stage) (err error) {
 		return err
 	}
 	row(fmt.Sprintf("a network namespace with a link, without Sluice, of %d", st.beside), "kernel slab %.1f KiB", float64(made.slab-nothing.slab)/float64(st.beside)/1024)
-	row(fmt.Sprintf("an idle session with %d targets in two phases each, of %d", small, st.beside), "%s (attached within %v)", attached.less(made).each(st.beside),
+	session := attached.less(made)
+	st.note("memory of programs", float64(session.controller+session.sidecar)/float64(st.beside)/1024)
+	st.note("memory of kernel", float64(session.slab)/float64(st.beside)/1024)
+	row(fmt.Sprintf("an idle session with %d targets in two phases each, of %d", small, st.beside), "%s (attached within %v)", session.each(st.beside),
 		time.Since(began).Round(time.Second))
 
 	const large, few = 10_000, 10

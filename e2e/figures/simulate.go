@@ -109,9 +109,19 @@ func (st *stage) makeNamespace(s *simulated, real *container, bridge, port strin
 	if err != nil {
 		return err
 	}
+	// The kernel keeps few neighbours that it has found by itself, for all namespaces together (gc_thresh3), and two for each
+	// of a crowd are too many: those are told.
+	know := func(link int, address netip.Addr, mac net.HardwareAddr) error {
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: address.AsSlice(), HardwareAddr: mac})
+	}
+	var gateway net.HardwareAddr
 	err = st.InEngineNamespace(func() error {
 		master, err := netlink.LinkByName(bridge)
 		if err != nil {
+			return err
+		}
+		gateway = master.Attrs().HardwareAddr
+		if err := know(master.Attrs().Index, s.address.Addr(), mac); err != nil {
 			return err
 		}
 		attrs := netlink.NewLinkAttrs()
@@ -155,6 +165,11 @@ func (st *stage) makeNamespace(s *simulated, real *container, bridge, port strin
 			}
 			if err := netlink.LinkSetUp(link); err != nil {
 				return err
+			}
+			if name == "eth0" {
+				if err := know(link.Attrs().Index, s.address.Masked().Addr().Next(), gateway); err != nil {
+					return err
+				}
 			}
 		}
 		return netlink.RouteAdd(&netlink.Route{Gw: s.address.Masked().Addr().Next().AsSlice()})

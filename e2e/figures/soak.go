@@ -20,10 +20,6 @@ const (
 	soakReport = time.Minute
 	// soakShown is how many failures are shown.
 	soakShown = 10
-	// floodTime is how long the others' rate is measured, with and without the flood.
-	floodTime = 10 * time.Second
-	// othersRate is how many tunnels the others open in a second, and flooders how many flood at a time.
-	othersRate, flooders = 50, 8
 )
 
 // soak uses simulated containers in every way at once, while their phases change and some are detached and attached
@@ -76,7 +72,7 @@ func (st *stage) soakOnce(ctx context.Context, members []*simulated) (err error)
 		if err != nil {
 			return err
 		}
-		users = append(users, &soaker{stage: st, id: m.id, ns: ns, now: &soakRun})
+		users = append(users, &soaker{stage: st, id: m.id, ns: ns, sandbox: m.sandbox, now: &soakRun})
 	}
 	var tally tally
 	if len(members) == 1 {
@@ -87,7 +83,7 @@ func (st *stage) soakOnce(ctx context.Context, members []*simulated) (err error)
 		if err := st.soakLoad(ctx, users, &tally); err != nil {
 			return err
 		}
-		if err := st.flood(ctx, users, &tally); err != nil {
+		if err := st.fairness(ctx, users); err != nil {
 			return err
 		}
 	}
@@ -119,7 +115,15 @@ func (st *stage) soakLoad(ctx context.Context, users []*soaker, tally *tally) er
 				}
 				step := soakSteps[random.IntN(len(soakSteps))]
 				// A step that has begun goes to its end.
-				tally.add(step.name, step.do(users[at], context.WithoutCancel(ctx)))
+				user, began := users[at], time.Now()
+				err := step.do(user, context.WithoutCancel(ctx))
+				if err != nil {
+					err = fmt.Errorf("%w; in phase %s, %v after %s", err, user.now.phase, began.Sub(user.lastAt).Round(time.Millisecond), user.last)
+				}
+				if step.name == "switch" || step.name == "attach again" {
+					user.last, user.lastAt = step.name, time.Now()
+				}
+				tally.add(step.name, err)
 			}
 		})
 	}
@@ -142,58 +146,4 @@ func (st *stage) soakLoad(ctx context.Context, users []*soaker, tally *tally) er
 				time.Since(began).Round(time.Second), tally.count(), tally.failures(), m.controller>>20, m.sidecar>>20)
 		}
 	}
-}
-
-// flood measures how much all others lose while one container asks for all that it can get. The others ask at a rate that
-// leaves the processors time: what is measured is what the sidecar gives to whom, not how fast the machine is.
-func (st *stage) flood(ctx context.Context, users []*soaker, tally *tally) error {
-	flooder, others := users[0], users[1:]
-	measure := func() times {
-		ctx, cancel := context.WithTimeout(ctx, floodTime)
-		defer cancel()
-		var asking sync.WaitGroup
-		var mu sync.Mutex
-		var took times
-		tick := time.NewTicker(time.Second / othersRate)
-		defer tick.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-ctx.Done():
-				asking.Wait()
-				return took
-			case <-tick.C:
-			}
-			asking.Go(func() {
-				began := time.Now()
-				err := others[n%len(others)].allowedTunnel(context.WithoutCancel(ctx))
-				tally.add("beside a flood", err)
-				if err == nil {
-					mu.Lock()
-					defer mu.Unlock()
-					took = append(took, time.Since(began))
-				}
-			})
-		}
-	}
-	for _, kind := range floods {
-		alone := measure()
-		ctx, cancel := context.WithCancel(ctx)
-		var flooding sync.WaitGroup
-		var tries tallyCount
-		for range flooders {
-			flooding.Go(func() {
-				for ctx.Err() == nil {
-					kind.do(flooder)
-					tries.Add(1)
-				}
-			})
-		}
-		beside := measure()
-		cancel()
-		flooding.Wait()
-		row("one container floods with "+kind.name+fmt.Sprintf(", %.0f/s", float64(tries.Load())/floodTime.Seconds()),
-			"others open %d of %d tunnels; p50 %s of %s, p99 %s of %s", len(beside), len(alone), milliseconds(beside.at(0.5)), milliseconds(alone.at(0.5)),
-			milliseconds(beside.at(0.99)), milliseconds(alone.at(0.99)))
-	}
-	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -103,8 +102,6 @@ func (st *stage) settled(ctx context.Context, before counts) (counts, error) {
 		}
 	}
 }
-
-type tallyCount = atomic.Int64
 
 // tally counts steps by their kind. It may be used at the same time.
 type tally struct {

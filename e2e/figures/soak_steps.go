@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -50,7 +49,7 @@ func (st *stage) nameSoak() error {
 
 func soakPolicy() json.RawMessage {
 	allowlist := func(p soakPhase) string {
-		return fmt.Sprintf(`{"network_mode": "allowlist", "allowed_hosts": [%q, %q]}`, p.name, p.bare)
+		return fmt.Sprintf(`{"network_mode": "allowlist", "allowed_hosts": [%q, %q, %q]}`, p.name, p.bare, "*."+floodZone)
 	}
 	return json.RawMessage(`{"baseline_network_policy": "no-network", "run_network_policy": ` + allowlist(soakRun) +
 		`, "evaluation_network_policy": ` + allowlist(soakEnd) + `}`)
@@ -59,9 +58,12 @@ func soakPolicy() json.RawMessage {
 // soaker uses one container. One worker does at a time.
 type soaker struct {
 	*stage
-	id  string
-	ns  *netns.Namespace
-	now *soakPhase
+	id      string
+	ns      *netns.Namespace
+	sandbox string // the path of ns, for another process; simulated containers have one
+	now     *soakPhase
+	last    string    // the last step that changed its rules, for messages
+	lastAt  time.Time // when that was done
 }
 
 // soakSteps are what may be done with a container. Each is an error if something else becomes of it than the policy says.
@@ -261,34 +263,4 @@ func (s *soaker) turn(ctx context.Context) error {
 		return fmt.Errorf("the receipt says that %d flows were cut, want 2", receipt.FlowsCut)
 	}
 	return errors.Join(refused(exchange(old)), refused(exchange(straight)))
-}
-
-// floods are what one container may try to take from the others.
-var floods = []struct {
-	name string
-	do   func(*soaker)
-}{
-	{"connections", func(s *soaker) {
-		if conn, err := s.tunnel(s.now.name); err == nil {
-			conn.Close()
-		}
-	}},
-	{"heads that never end", func(s *soaker) {
-		if conn, err := s.dial("tcp4", controller.ExplicitProxy.String()); err == nil {
-			io.WriteString(conn, "CONNECT a")
-			time.AfterFunc(time.Second, func() { conn.Close() })
-		}
-	}},
-	{"huge heads", func(s *soaker) {
-		if conn, err := s.dial("tcp4", controller.ExplicitProxy.String()); err == nil {
-			conn.Write(append([]byte("GET http://a/ HTTP/1.1\r\nX: "), bytes.Repeat([]byte{'x'}, 1<<20)...))
-			conn.Close()
-		}
-	}},
-	{"refused tries", func(s *soaker) {
-		if conn, err := s.tunnel(s.now.other().name); err == nil {
-			conn.Close()
-		}
-	}},
-	{"names", func(s *soaker) { s.lookUp(fmt.Sprintf("%d.soak.test", time.Now().UnixNano()), dns.RcodeNameError) }},
 }

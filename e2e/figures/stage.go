@@ -42,6 +42,8 @@ type stage struct {
 	closers []io.Closer
 	python  string // has AgentCompass
 	dir     string
+	runDir  string   // of the controller's socket and state
+	before  []string // the words before the controller's
 	serve   *exec.Cmd
 	ended   chan error
 	sidecar int // its process id
@@ -49,6 +51,10 @@ type stage struct {
 	api     api.Client
 	sink    net.Listener // on every address of the internet
 	crowded bool         // the simulated containers are attached
+
+	noted    map[string]float64 // figures, for other programs
+	files    uint64             // how many descriptors a program that has no more had
+	versions int                // of the programs, after the first
 }
 
 const sinkPort = 9100
@@ -61,7 +67,7 @@ func setStage(ctx context.Context, s settings) (_ *stage, err error) {
 		// What it is by now has to do.
 		fmt.Fprintf(os.Stderr, "figures: allow %d descriptors: %v: a large crowd may not find room\n", maxFiles, err)
 	}
-	st := &stage{settings: s}
+	st := &stage{settings: s, noted: map[string]float64{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, st.close())
@@ -71,6 +77,7 @@ func setStage(ctx context.Context, s settings) (_ *stage, err error) {
 	if st.dir, err = os.MkdirTemp("", "figures-"); err != nil {
 		return nil, err
 	}
+	st.runDir = st.dir
 	if err := st.build(ctx); err != nil {
 		return nil, err
 	}
@@ -134,7 +141,7 @@ func (st *stage) build(ctx context.Context) error {
 }
 
 func (st *stage) startController() error {
-	st.api.Socket = filepath.Join(st.dir, "sluice.sock")
+	st.api.Socket = filepath.Join(st.runDir, "sluice.sock")
 	log, err := os.Create(filepath.Join(st.dir, "log"))
 	if err != nil {
 		return err
@@ -163,9 +170,10 @@ func (st *stage) startController() error {
 }
 
 // command is "sluice serve".
-func (st *stage) command() *exec.Cmd {
-	serve := exec.Command(filepath.Join(st.bin, "sluice"), "serve", "--socket", st.api.Socket,
-		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(st.bin, "sluice-proxy"))
+func (st *stage) command(more ...string) *exec.Cmd {
+	line := slices.Concat(st.before, []string{filepath.Join(st.bin, "sluice"), "serve", "--socket", st.api.Socket,
+		"--upstream", internet.Resolver.String(), "--proxy", filepath.Join(st.bin, "sluice-proxy")}, more)
+	serve := exec.Command(line[0], line[1:]...)
 	serve.Env = append(os.Environ(), "DOCKER_HOST=unix://"+st.front.path)
 	return serve
 }
@@ -275,7 +283,7 @@ func document(targets int, run ...string) json.RawMessage {
 			if i%2 == 0 {
 				all = append(all, fmt.Sprintf("host-%d.phase-%d.test", i, phase))
 			} else {
-				all = append(all, fmt.Sprintf("10.%d.%d.%d", 100+phase, i>>8, i&255))
+				all = append(all, fmt.Sprintf("10.%d.%d.%d", 100+2*phase+i>>16, i>>8&255, i&255))
 			}
 		}
 		return map[string]any{"network_mode": "allowlist", "allowed_hosts": all}

@@ -35,6 +35,14 @@ func milliseconds(d time.Duration) string {
 // ratios are those of two figures that were taken right after one another.
 type ratios []float64
 
+func (r ratios) median() float64 {
+	sorted := slices.Sorted(slices.Values(r))
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	return sorted[len(sorted)/2]
+}
+
 // String gives the median and its 95 % interval, by the ranks of a binomial distribution.
 func (r ratios) String() string {
 	sorted := slices.Sorted(slices.Values(r))

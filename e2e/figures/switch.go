@@ -80,12 +80,15 @@ func switchFigures(ctx context.Context, st *stage) error {
 		}
 	}
 	for i, m := range all {
+		st.note(fmt.Sprintf("switch at %d", sizes[i]), m.own.at(0.5).Seconds()*1000)
+		st.note(fmt.Sprintf("switch at %d p99", sizes[i]), m.own.at(0.99).Seconds()*1000)
 		row(fmt.Sprintf("switch at %d targets, %d flows cut%s", sizes[i], few, st.besides()), "%v; with the call: %v; processor time %v", m.own, m.whole, m.cpu)
 		if err := errors.Join(st.api.Detach(ctx, m.c.name), st.remove(m.c)); err != nil {
 			return err
 		}
 	}
 	row(fmt.Sprintf("switch without a pause after another, nothing to cut%s", st.besides()), "%v", hasty)
+	st.note("each flow more", more.median())
 	row("each flow more, of "+strconv.Itoa(many)+st.besides(), "%v µs", more)
 	return nil
 }

@@ -100,6 +100,9 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		near = append(near, float64(costs[4].cpu)/float64(costs[3].cpu))
 		nearRate = append(nearRate, float64(costs[3].took)/float64(costs[4].took))
 	}
+	st.note("direct plane", direct.median())
+	st.note("name plane", named.median())
+	st.note("name plane CPU", own.median())
 	row("direct plane, routed: CPU a byte, to the same without Sluice", "%v; rate %v (%d rounds of %d MiB)", direct, directRate, len(direct), volume>>20)
 	row("direct plane, between siblings: the same", "%v; rate %v", near, nearRate)
 	row("name plane: rate, to the routed way without Sluice", "%v", named)
