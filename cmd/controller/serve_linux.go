@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -150,14 +149,13 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(changeLimit, end) })()
 	tasks.Go(func() error { return proxy.Run(below) })
 	tasks.Go(func() error { return kernel.Run(below) })
-	var changing sync.WaitGroup
-	change := func(run func() error) {
-		changing.Add(1)
-		tasks.Go(func() error { defer changing.Done(); return run() })
-	}
-	change(func() error { return c.Run(ctx) })
-	change(func() error { return control.ServeHTTP(ctx, peers, api.Handler(c), log) })
-	tasks.Go(func() error { changing.Wait(); end(); return nil })
+	tasks.Go(func() error {
+		defer end()
+		changing, ctx := errgroup.WithContext(ctx)
+		changing.Go(func() error { return c.Run(ctx) })
+		changing.Go(func() error { return control.ServeHTTP(ctx, peers, api.Handler(c), log) })
+		return changing.Wait()
+	})
 	readers := http.NewServeMux()
 	readers.Handle("GET /metrics", c.Metrics())
 	if page != nil {
