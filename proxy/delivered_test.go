@@ -157,17 +157,7 @@ func TestSwitchStopsWhatAnUploadWouldSendAgain(t *testing.T) {
 	r.await("nothing waits for the upstream", func() bool { _, waiting := socketsTo(t, port); return waiting >= 1000 })
 	_ = client.SetLinger(0)
 	client.Close()
-	r.await("the engine keeps the upstream", func() bool {
-		for _, u := range r.session.web.all() {
-			u.mu.Lock()
-			closed := u.closed
-			u.mu.Unlock()
-			if !closed {
-				return false
-			}
-		}
-		return true
-	})
+	r.awaitLeft()
 	r.apply(`"no-network"`)
 	if n, waiting := socketsTo(t, port); n != 0 {
 		t.Errorf("%d sockets go on sending %d bytes", n, waiting)

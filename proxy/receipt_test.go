@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +37,18 @@ func (r *rig) await(not string, done func() bool) {
 			r.Fatal(not)
 		}
 	}
+}
+
+// awaitLeft waits until all clients' requests have let go of their upstreams.
+func (r *rig) awaitLeft() {
+	r.Helper()
+	r.await("the engine keeps the upstream", func() bool {
+		return !slices.ContainsFunc(r.session.web.all(), func(u *webUpstream) bool {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return !u.closed
+		})
+	})
 }
 
 // A connect that is under way to what a switch refuses ends with it, for the kernel would go on to send it.
@@ -151,18 +164,7 @@ func TestSwitchStopsWhatAnUploadLeft(t *testing.T) {
 			})
 			_ = client.SetLinger(0)
 			client.Close()
-			r.await("the engine keeps the upstream", func() bool {
-				open := r.session.web.all()
-				for _, u := range open {
-					u.mu.Lock()
-					closed := u.closed
-					u.mu.Unlock()
-					if !closed {
-						return false
-					}
-				}
-				return true
-			})
+			r.awaitLeft()
 			r.apply(`"no-network"`)
 			close(read)
 			if n := <-got; n > bulk/2 {

@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"maps"
-	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -23,54 +21,22 @@ const resultSchema = "../../docs/schema/result.schema.json"
 
 // The schema of results has every field that the program writes.
 func TestResultSchemaHasAllFields(t *testing.T) {
-	text, err := os.ReadFile(resultSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	type object struct{ Properties map[string]json.RawMessage }
-	var schema struct {
-		object
-		Defs map[string]object `json:"$defs"`
-	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	inner := func(o object, names ...string) object {
-		t.Helper()
-		for _, name := range names {
-			var next struct {
-				object
-				Items object
-			}
-			if err := json.Unmarshal(o.Properties[name], &next); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if o = next.object; o.Properties == nil {
-				o = next.Items
-			}
-		}
-		return o
-	}
+	schema := readSchema(t, resultSchema)
 	for what, row := range map[string]struct {
-		described object
+		described described
 		v         any
 	}{
-		"result":      {schema.object, taskResult{}},
-		"settings":    {inner(schema.object, "settings"), provider.Settings{}},
+		"result":      {schema.described, taskResult{}},
+		"settings":    {schema.inner(t, "settings"), provider.Settings{}},
 		"step":        {schema.Defs["step"], taskStep{}},
 		"traffic":     {schema.Defs["traffic"], evidence.Phase{}},
 		"attempt":     {schema.Defs["attempt"], evidence.Attempt{}},
 		"packets":     {schema.Defs["packets"], api.Packets{}},
-		"audit":       {inner(schema.object, "audit"), taskAudit{}},
-		"enforcement": {inner(schema.object, "enforcement"), evidence.Enforcement{}},
-		"generation":  {inner(schema.object, "enforcement", "generations"), evidence.Generation{}},
+		"audit":       {schema.inner(t, "audit"), taskAudit{}},
+		"enforcement": {schema.inner(t, "enforcement"), evidence.Enforcement{}},
+		"generation":  {schema.inner(t, "enforcement", "generations"), evidence.Generation{}},
 	} {
-		var want []string
-		for _, f := range reflect.VisibleFields(reflect.TypeOf(row.v)) {
-			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-				want = append(want, name)
-			}
-		}
+		want := jsonFields(row.v)
 		slices.Sort(want)
 		if got := slices.Sorted(maps.Keys(row.described.Properties)); !slices.Equal(got, slices.Compact(want)) {
 			t.Errorf("%s: the schema has %q, the program %q", what, got, want)

@@ -23,28 +23,7 @@ const taskSchema = "../../docs/schema/task.schema.json"
 
 // The schema of tasks has the fields and the boundaries that the program knows.
 func TestTaskSchemaHasAllFields(t *testing.T) {
-	text, err := os.ReadFile(taskSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	type object struct{ Properties map[string]json.RawMessage }
-	var schema struct {
-		object
-		Defs map[string]object `json:"$defs"`
-	}
-	var commands, artifacts struct {
-		object
-		Items object
-	}
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(schema.Properties["commands"], &commands); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(schema.Properties["artifacts"], &artifacts); err != nil {
-		t.Fatal(err)
-	}
+	schema := readSchema(t, taskSchema)
 	var boundaries []string
 	for _, b := range lifecycle.Boundaries {
 		boundaries = append(boundaries, string(b))
@@ -55,8 +34,8 @@ func TestTaskSchemaHasAllFields(t *testing.T) {
 	}{
 		"task":       {schema.Properties, jsonFields(taskFile{})},
 		"command":    {schema.Defs["command"].Properties, jsonFields(taskCommand{})},
-		"artifact":   {artifacts.Items.Properties, jsonFields(taskArtifact{})},
-		"boundaries": {commands.Properties, boundaries},
+		"artifact":   {schema.inner(t, "artifacts").Properties, jsonFields(taskArtifact{})},
+		"boundaries": {schema.inner(t, "commands").Properties, boundaries},
 	} {
 		got := slices.Sorted(maps.Keys(row.described))
 		slices.Sort(row.want)
@@ -64,6 +43,45 @@ func TestTaskSchemaHasAllFields(t *testing.T) {
 			t.Errorf("%s: the schema has %q, the program %q", what, got, row.want)
 		}
 	}
+}
+
+// described is what a schema says of an object.
+type described struct{ Properties map[string]json.RawMessage }
+
+// inner finds an object within it, or what a list has for items, by the names that lead there.
+func (d described) inner(t *testing.T, names ...string) described {
+	t.Helper()
+	for _, name := range names {
+		var next struct {
+			described
+			Items described
+		}
+		if err := json.Unmarshal(d.Properties[name], &next); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if d = next.described; d.Properties == nil {
+			d = next.Items
+		}
+	}
+	return d
+}
+
+// schemaFile is a schema, with what it defines by names.
+type schemaFile struct {
+	described
+	Defs map[string]described `json:"$defs"`
+}
+
+func readSchema(t *testing.T, name string) (s schemaFile) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 func jsonFields(v any) (names []string) {
