@@ -1,14 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,12 +44,12 @@ func TestAlone(t *testing.T) {
 func cmdEngine(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case len(args) == 1 && args[0] == "stop" && !neg:
-		stopEngine(ts)
+		ts.Check(lab.StopEngine(context.Background(), syscall.SIGTERM))
 	case len(args) == 1 && args[0] == "start" && !neg:
-		startEngine(ts)
+		ts.Check(lab.StartEngine(context.Background()))
 	case len(args) == 1 && args[0] == "restart" && !neg:
-		stopEngine(ts)
-		startEngine(ts)
+		ts.Check(lab.StopEngine(context.Background(), syscall.SIGTERM))
+		ts.Check(lab.StartEngine(context.Background()))
 	case len(args) == 1 && args[0] == "load" && !neg:
 		ts.Check(loadController())
 	case len(args) > 1 && args[0] == "exec":
@@ -90,45 +86,3 @@ func loadController() error {
 
 // engineDir is where the lab keeps the engine's files, and the file that stands for its network.
 func engineDir() string { return filepath.Dir(strings.TrimPrefix(lab.DockerHost(), "unix://")) }
-
-// engineLine is how dockerd was started.
-var engineLine []string
-
-// stopEngine stops dockerd, which stops all containers.
-func stopEngine(ts *testscript.TestScript) {
-	dir := engineDir()
-	text, err := os.ReadFile(filepath.Join(dir, "docker.pid"))
-	ts.Check(err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	ts.Check(err)
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	ts.Check(err)
-	engineLine = nil
-	for arg := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{0}), []byte{0}) {
-		engineLine = append(engineLine, string(arg))
-	}
-	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
-	eventually(ts, func() (bool, string) {
-		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH), "dockerd has not ended"
-	})
-}
-
-// startEngine starts dockerd as it was started before.
-func startEngine(ts *testscript.TestScript) {
-	if engineLine == nil {
-		ts.Fatalf("stop the engine first")
-	}
-	log, err := os.OpenFile(filepath.Join(engineDir(), "dockerd.log"), os.O_APPEND|os.O_WRONLY, 0)
-	ts.Check(err)
-	defer log.Close()
-	again := exec.Command(engineLine[0], engineLine[1:]...)
-	again.Env = lab.EngineEnviron()
-	again.Stdout, again.Stderr = log, log
-	again.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	ts.Check(lab.InEngineNamespace(again.Start))
-	go again.Wait() // the lab ends it with all that is in its network
-	eventually(ts, func() (bool, string) {
-		_, err := docker("version")
-		return err == nil, fmt.Sprint("the engine does not answer: ", err)
-	})
-}

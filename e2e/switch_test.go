@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -446,19 +444,11 @@ func hangSidecar(t *testing.T) (wake func() error) {
 // stopEngine stops the engine's process, and returns what lets it go on.
 func (s *switched) stopEngine() (wake func()) {
 	s.t.Helper()
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(strings.TrimPrefix(lab.DockerHost(), "unix://")), "docker.pid"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || pid <= 1 {
-		s.t.Fatalf("the engine's process is %q: %v", text, err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	if err := lab.SignalEngine(syscall.SIGSTOP); err != nil {
 		s.t.Fatal(err)
 	}
 	wake = sync.OnceFunc(func() {
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		if err := lab.SignalEngine(syscall.SIGCONT); err != nil {
 			s.t.Error(err)
 		}
 	})

@@ -53,10 +53,10 @@ var faults = []fault{
 		return st.InEngineNamespace(func() error { return deleteTables(ctx) })
 	}, nil},
 	{"the engine hangs for a second", func(_ context.Context, st *stage, _ *container) error {
-		return st.signalEngine(syscall.SIGSTOP)
+		return st.SignalEngine(syscall.SIGSTOP)
 	}, func(_ context.Context, st *stage, _ *container) error {
 		time.Sleep(time.Second)
-		return st.signalEngine(syscall.SIGCONT)
+		return st.SignalEngine(syscall.SIGCONT)
 	}},
 	{"the engine's events are cut while another container ends", cutEvents, eventsAgain},
 	{"a second controller is started", func(_ context.Context, st *stage, _ *container) error {

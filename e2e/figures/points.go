@@ -39,8 +39,7 @@ var programs = []program{
 		return st.startController, st.endController(s)
 	}},
 	{"the engine", func(ctx context.Context, st *stage, s syscall.Signal) (func() error, error) {
-		line, err := st.stopEngine(ctx, s)
-		return func() error { return st.startEngine(ctx, line) }, err
+		return func() error { return st.StartEngine(ctx) }, st.StopEngine(ctx, s)
 	}},
 }
 

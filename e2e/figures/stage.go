@@ -296,3 +296,13 @@ func document(targets int, run ...string) json.RawMessage {
 	}
 	return text
 }
+
+// until tries again until something works, or has not worked for too long.
+func (st *stage) until(ctx context.Context, works func() error) error {
+	for deadline := time.Now().Add(recoverLimit); ; time.Sleep(5 * time.Millisecond) {
+		err := works()
+		if err == nil || time.Now().After(deadline) || ctx.Err() != nil {
+			return err
+		}
+	}
+}

@@ -39,6 +39,7 @@ type Lab struct {
 	mounts               string // the mount namespace of the engine, if it is not the host's
 	engineNS, internetNS *netns.Namespace
 	daemons              []*daemon
+	stopped              []string // how dockerd was started, while it is stopped
 	control              *http.Server
 }
 

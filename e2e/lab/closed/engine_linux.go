@@ -182,7 +182,7 @@ func (l *Lab) startEngine(ctx context.Context, o Options) error {
 		"--host", l.DockerHost(),
 		"--data-root", filepath.Join(l.dir, "data"),
 		"--exec-root", filepath.Join(l.dir, "exec"),
-		"--pidfile", filepath.Join(l.dir, "docker.pid"),
+		"--pidfile", l.pidFile(),
 		"--exec-opt", "native.cgroupdriver=cgroupfs",
 		"--cgroup-parent", l.name,
 		"--ipv6", "--fixed-cidr-v6", "fd65::/64",
