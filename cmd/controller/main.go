@@ -82,7 +82,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&g.socket, "socket", api.DefaultSocket, "the controller's socket, `PATH`")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
 	root.AddCommand(newRun(g), newAttach(g), newDetach(g), newPhase(g), newSet(g), newList(g), newStatus(g), newExplain(g), newLogs(g),
-		newCheck(&g.json), newNotice(&g.json), newPlan(g), newApply(g), newTask(g), newVerify(g), newReport(g), newAnalyze(g), newSuggest(g), newImport(), newNetwork(g), newServe(g), newCompletion(), newVersion(&g.json))
+		newCheck(&g.json), newNotice(&g.json), newPlan(g), newApply(g), newTask(g), newVerify(g), newReport(g), newAnalyze(g), newSuggest(g), newImages(g), newImport(), newNetwork(g), newServe(g), newCompletion(), newVersion(&g.json))
 	if err := complete(g, root); err != nil {
 		panic(err) // two completions for one flag
 	}

@@ -19,6 +19,8 @@ import (
 	"sluice/dockernet/engine"
 )
 
+const dnsPort = 53
+
 // Engine is a Docker engine as the controller wants it.
 type Engine struct {
 	// Client asks; Docker does the little that package engine has no word for.

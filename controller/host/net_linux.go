@@ -13,6 +13,7 @@ import (
 
 	"sluice/controller"
 	"sluice/dockernet/cut"
+	"sluice/dockernet/direct"
 	"sluice/dockernet/engine"
 	"sluice/dockernet/gate"
 	"sluice/dockernet/guard"
@@ -93,8 +94,8 @@ func (n *containerNet) Close() error {
 
 // Cut implements [controller.Net]. What no socket stands for is swept afterwards: the rules refuse it anyway.
 func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, before controller.Before) (controller.Cut, error) {
-	j := judge{spec: &plan.Direct, phase: &plan.Direct.Phases[phase], policy: plan.Policy(phase)}
-	spec := cut.Spec{Refused: j.refused, RefusedInbound: j.refusedInbound(), Addresses: addresses(plan.Container),
+	j := direct.Judge{Spec: &plan.Direct, Phase: &plan.Direct.Phases[phase], Policy: plan.Policy(phase)}
+	spec := cut.Spec{Refused: j.Refused, RefusedInbound: j.RefusedInbound(), Addresses: addresses(plan.Container),
 		First: before != controller.Ruled, Muted: before == controller.Nothing, Later: func(do func()) { n.host.sweeper.later(n, do) }}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
