@@ -19,7 +19,7 @@ const fresh4Chain = "fresh4"
 
 // fixed makes the chains that do not belong to a generation, with the base chains empty: see inForce and quarantine.
 func fixed(s *Spec) []nft.Chain {
-	return append([]nft.Chain{
+	chains := []nft.Chain{
 		{Name: outputChain, Hook: outputHook},
 		{Name: steerChain, Hook: steerHook},
 		{Name: inputChain, Hook: inputHook},
@@ -51,7 +51,8 @@ func fixed(s *Spec) []nft.Chain {
 		{Name: denyChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Goto(rejectChain))},
 		{Name: swallowChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Drop)},
 		{Name: dnsChain, Rules: []nft.Rule{dnsTo(toProxy)}},
-	}, forListeners(s.Listeners)...)
+	}
+	return slices.Concat(chains, s.Shared.returning(), forListeners(s.Listeners))
 }
 
 // redirects lets packets go to a listener that have been redirected to its address. A socket that is bound to another

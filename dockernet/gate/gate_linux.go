@@ -245,7 +245,7 @@ func (g *Gate) stage(s *Spec) error {
 	// Base chains follow when there are rules for them.
 	b.AddChains(tableID, slices.DeleteFunc(slices.Clone(base), func(c nft.Chain) bool { return c.Hook != nil })...)
 	b.AddChains(tableID, t.Chains...)
-	b.AddSets(tableID, t.Sets...)
+	b.AddSets(tableID, slices.Concat(t.Sets, s.Shared.sets())...)
 	b.AddRules(tableID, t.Chains...)
 	if err := g.kernel.Send(b); err != nil {
 		return err
@@ -260,8 +260,11 @@ func (g *Gate) stage(s *Spec) error {
 		if err := g.holdFrames(false); err != nil {
 			return err
 		}
+		if err := s.checkFrames(g.unheld); err != nil {
+			return err
+		}
 	}
-	g.staged, g.known = staged, Spec{Listeners: s.Listeners, LogGroup: s.LogGroup, noLinks6: s.noLinks6}
+	g.staged, g.known = staged, Spec{Listeners: s.Listeners, LogGroup: s.LogGroup, Shared: s.Shared, noLinks6: s.noLinks6}
 	g.older = generations(there)
 	return nil
 }

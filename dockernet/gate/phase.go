@@ -33,7 +33,7 @@ func (b *builder) phase(r ref) {
 			Floor:      b.floor,
 		})
 		b.chains = append(b.chains, chains...)
-		b.chain(f, r.chain(f), append(b.replies(n, f, refused), rules...)...)
+		b.chain(f, r.chain(f), slices.Concat(b.onlyTCP(n, refused), b.replies(n, f, refused), rules)...)
 	}
 	if r.proxied {
 		b.chain(nft.AnyKind, r.steer(), b.steering(n)...)
@@ -49,7 +49,7 @@ var isReply = nft.Is(nft.CTDirection, nft.Replied)
 func (b *builder) replies(n policy.Phase, f nft.Kind, refused nft.Verdict) []nft.Rule {
 	of := layouts[f]
 	others := nft.Rule{nft.Not(of.icmpType, of.echo), refused}
-	switch b.Phases[n].Inbound {
+	switch b.inbound(n) {
 	case policy.InboundAll:
 		return []nft.Rule{{isReply, nft.Return}}
 	case policy.InboundHost:
@@ -65,7 +65,7 @@ func (b *builder) input(n policy.Phase, refused nft.Verdict) []nft.Rule {
 		{isReply, nft.Return},
 		{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Is(nft.ICMP6Type, nft.Range{First: routerSearch, Last: neighbourAnswer}), nft.Return},
 	}
-	if b.Phases[n].Inbound == policy.InboundHost {
+	if b.inbound(n) == policy.InboundHost {
 		for _, f := range b.families() {
 			for _, a := range b.hosts(f) {
 				rules = append(rules, nft.Rule{nft.Is(f.Source(), nft.Single(a)), nft.Return})

@@ -69,6 +69,7 @@ type ref struct {
 type common struct {
 	families     []nft.Kind
 	closed, open []netip.AddrPort // see ref.head
+	shared       *Shared
 }
 
 func (c *common) has(f nft.Kind) bool { return slices.Contains(c.families, f) }
@@ -95,6 +96,7 @@ func Listing(s *Spec, phase policy.Phase) (string, error) {
 func whole(s *Spec, phase policy.Phase) *nft.Table {
 	t, refs := build(s, 1)
 	t.Counters = allCounters()
+	t.Sets = append(t.Sets, s.Shared.sets()...)
 	t.Chains = append(t.Chains, fixed(s)...)
 	for _, c := range inForce(refs[phase]) {
 		t.Put(c)
@@ -131,7 +133,7 @@ func build(s *Spec, g generation) (*nft.Table, [policy.PhaseCount]ref) {
 	}
 	b.steer()
 	b.rest()
-	all := &common{s.families(), slices.Clone(s.Closed), slices.Clone(s.Open)}
+	all := &common{s.families(), slices.Clone(s.Closed), slices.Clone(s.Open), s.Shared}
 	var refs [policy.PhaseCount]ref
 	for _, n := range phases {
 		refs[n] = ref{g, n, all, s.restricted(n), s.Proxies(n)}
@@ -150,7 +152,8 @@ func (b *builder) chain(kind nft.Kind, name string, rules ...nft.Rule) {
 // not depend on a phase are those of the first one's generation.
 func inForce(phases ...ref) []nft.Chain {
 	first := phases[0]
-	steer := nft.Chain{Name: steerChain, Hook: steerHook, Rules: []nft.Rule{{nft.Jump(first.generation.name("common", "steer"))}}}
+	shared := first.common.shared
+	steer := nft.Chain{Name: steerChain, Hook: steerHook, Rules: append(shared.opening(), nft.Rule{nft.Jump(first.generation.name("common", "steer"))})}
 	input := nft.Chain{Name: inputChain, Hook: inputHook, Rules: arriving()}
 	if slices.ContainsFunc(phases, func(r ref) bool { return r.restricted }) {
 		input.Rules = append(input.Rules, nft.Rule{nft.Is(nft.InIndex, loopback), nft.Accept})
@@ -164,7 +167,7 @@ func inForce(phases ...ref) []nft.Chain {
 		output6.Rules = through(nft.IPv6, phases)
 	}
 	// What is left is IPv4, as the chain says.
-	output.Rules = append([]nft.Rule{{nft.Is(nft.Family, word(nft.IPv6)), nft.Goto(output6Chain)}}, output.Rules...)
+	output.Rules = slices.Concat(shared.own(), []nft.Rule{{nft.Is(nft.Family, word(nft.IPv6)), nft.Goto(output6Chain)}}, output.Rules)
 	for _, r := range phases {
 		steer.Rules = append(steer.Rules, nft.Rule{nft.Jump(r.steer())})
 		if r.restricted {

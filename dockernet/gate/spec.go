@@ -26,6 +26,9 @@ type Spec struct {
 	// LogGroup is the NFLOG group, in the container's namespace, that gets the first packets of what is refused.
 	LogGroup uint16
 
+	// Shared is set if the sidecar lives in the same namespace.
+	Shared *Shared
+
 	// noLinks6 is set if IPv6 is off on all links, as the engine leaves it where no network has it.
 	noLinks6 bool
 }
@@ -49,7 +52,7 @@ func (s *Spec) check() error {
 			return fmt.Errorf("explicit proxy %v: want a loopback address other than %v", a, engineResolver)
 		}
 	}
-	return s.Listeners.check()
+	return errors.Join(s.Shared.check(), s.Listeners.check())
 }
 
 func (l Listeners) check() error {
@@ -79,4 +82,4 @@ func (s *Spec) routes(f nft.Kind) bool {
 }
 
 // restricted reports whether a phase refuses connections into the container.
-func (s *Spec) restricted(n policy.Phase) bool { return s.Phases[n].Inbound != policy.InboundAll }
+func (s *Spec) restricted(n policy.Phase) bool { return s.inbound(n) != policy.InboundAll }

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"errors"
+	"net/netip"
 
 	"sluice/dockernet/netns"
 	"sluice/dockernet/nft"
@@ -25,3 +26,11 @@ func (*Gate) Counters() (Counters, error)         { return Counters{}, errors.Er
 func (*Gate) HoldsFrames() bool                   { return false }
 func (*Gate) Close()                              {}
 func (*Gate) FramesRefused() (nft.Counter, error) { return nft.Counter{}, errors.ErrUnsupported }
+
+// Own is as on Linux; its methods give [errors.ErrUnsupported] here.
+type Own struct{}
+
+func NewOwn(*netns.Namespace) *Own               { return nil }
+func (*Own) Open(netip.AddrPort, uint16) error   { return errors.ErrUnsupported }
+func (*Own) Opened(netip.AddrPort, uint16) error { return errors.ErrUnsupported }
+func (*Own) Close()                              {}

@@ -12,8 +12,9 @@ import (
 // Namespace is an open network namespace, which lives at least until [Namespace.Close]. Its methods may be called by
 // any number of goroutines.
 type Namespace struct {
-	file *os.File
-	id   ID
+	file    *os.File
+	id      ID
+	current bool // this process's own: there is nothing to enter
 }
 
 // Open opens the network namespace that path leads to: an engine's SandboxKey, or a file below /proc/PID/ns. It is
@@ -108,7 +109,12 @@ func (n *Namespace) Check(path string) error {
 // Do runs f on a thread inside the namespace and returns its error. The thread ends with f, so nothing is left in the
 // namespace but what f made there: sockets stay in it, on whatever thread they are used. Goroutines that f starts run
 // outside of it.
+//
+// In the namespace of [Current] it just calls f.
 func (n *Namespace) Do(f func() error) error {
+	if n.current {
+		return f()
+	}
 	return OnOwnThread(func() error {
 		raw, err := n.file.SyscallConn()
 		if err != nil {

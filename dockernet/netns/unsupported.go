@@ -19,6 +19,7 @@ type (
 
 func OnOwnThread(func() error) error                { return errors.ErrUnsupported }
 func Open(string, func() error) (*Namespace, error) { return nil, errors.ErrUnsupported }
+func Current() (*Namespace, error)                  { return nil, errors.ErrUnsupported }
 func (*Namespace) ID() ID                           { return ID{} }
 func (*Namespace) Check(string) error               { return errors.ErrUnsupported }
 func (*Namespace) Do(func() error) error            { return errors.ErrUnsupported }

@@ -169,7 +169,7 @@ func (b *Batch) Delete(id ID, o Objects) {
 	}
 }
 
-// keys are what sets hold, as nft(8) knows it (its include/datatype.h; a key of two has six bits for each), and how
+// keys are what sets hold, as nft(8) knows it (its include/datatype.h; a key of several has six bits for each), and how
 // long the parts of a key are.
 var keys = map[Type]struct {
 	kind  uint32
@@ -177,6 +177,7 @@ var keys = map[Type]struct {
 }{
 	Address4: {7, []uint32{4}}, Address6: {8, []uint32{16}}, InterfaceName: {41, []uint32{unix.IFNAMSIZ}},
 	Address4Port: {7<<6 | 13, []uint32{4, 2}}, Address6Port: {8<<6 | 13, []uint32{16, 2}},
+	Address4Ports: {7<<12 | 13<<6 | 13, []uint32{4, 2, 2}}, Address6Ports: {8<<12 | 13<<6 | 13, []uint32{16, 2, 2}},
 }
 
 // fieldLength is NFTA_SET_FIELD_LEN of linux/netfilter/nf_tables.h.
@@ -226,6 +227,9 @@ func (b *Batch) AddSets(id ID, sets ...Set) {
 	}
 }
 
+// AddElements puts elements into a set that is there. Those that it has stay.
+func (b *Batch) AddElements(id ID, s Set) { b.elements(id, &s, unix.NFT_MSG_NEWSETELEM) }
+
 // DeleteElements takes elements out of a set, where they must be.
 func (b *Batch) DeleteElements(id ID, s Set) { b.elements(id, &s, unix.NFT_MSG_DELSETELEM) }
 
@@ -266,6 +270,9 @@ func (s *Set) element(list attributes, e *Element) attributes {
 		first = nameBytes(e.Name)
 	case s.Type.withPort():
 		port := []byte{byte(e.Port >> 8), byte(e.Port), 0, 0}
+		if s.Type.withSource() {
+			port = append(port, byte(e.Source>>8), byte(e.Source), 0, 0)
+		}
 		first, last = append(first, port...), append(last, port...)
 	}
 	one := value(unix.NFTA_SET_ELEM_KEY, first)

@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Registers: most values go into the first one. A key of two fields is in one piece: the second field follows the
-// first (nft_payload.c, nft_set_pipapo.c), in units of 4 bytes.
+// Registers: most values go into the first one. A key of several fields is in one piece: each follows the one
+// before (nft_payload.c, nft_set_pipapo.c), in units of 4 bytes.
 const (
 	register     = unix.NFT_REG_1
 	afterAddress = unix.NFT_REG32_01 // behind an IPv4 address
 	afterIPv6    = unix.NFT_REG_2    // behind an IPv6 address
+	// Behind a port that follows them.
+	afterPort, afterIPv6Port = unix.NFT_REG32_02, unix.NFT_REG32_05
 )
 
 // compiler turns one rule into expressions.
@@ -78,6 +80,9 @@ func (c *compiler) part(p Part) error {
 		c.add(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4,
 			Mask: Mark.bytes(Number(^(p.Clear | p.Set))), Xor: Mark.bytes(Number(p.Set))},
 			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: register})
+	case SetCTMark:
+		c.add(&expr.Immediate{Register: register, Data: CTMark.bytes(Number(p))},
+			&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: register})
 	case Redirect:
 		c.add(&expr.Immediate{Register: register, Data: binary.BigEndian.AppendUint16(nil, p.Port)},
 			&expr.Redir{RegisterProtoMin: register, RegisterProtoMax: register})
@@ -295,9 +300,15 @@ func (c *compiler) key(fields []*Field) {
 	to := uint32(register)
 	for _, f := range fields {
 		c.read(f, to)
-		to = afterAddress
-		if f.size == 16 {
+		switch {
+		case f.size == 16:
 			to = afterIPv6
+		case to == register:
+			to = afterAddress
+		case to == afterIPv6:
+			to = afterIPv6Port
+		default:
+			to = afterPort
 		}
 	}
 }

@@ -95,6 +95,7 @@ var (
 	CTState     = &Field{name: "ct state", base: inCT, key: 0, size: 4, native: true}
 	CTDirection = &Field{name: "ct direction", base: inCT, key: 1, size: 1}
 	CTStatus    = &Field{name: "ct status", base: inCT, key: 2, size: 4, native: true}
+	CTMark      = &Field{name: "ct mark", base: inCT, key: 3, size: 4, native: true}
 
 	// What kind of address it is for this host.
 	FibSource      = &Field{name: "fib saddr type", base: inFib, key: 1, size: 4, native: true}
@@ -120,6 +121,8 @@ var (
 
 	// AnyPort is the destination port of TCP and UDP. Other protocols have something else there.
 	AnyPort = &Field{name: "th dport", base: inTransport, offset: 2, size: 2}
+	// AnySource is the source port of TCP and UDP, and of other protocols what they have there.
+	AnySource = &Field{name: "th sport", base: inTransport, offset: 0, size: 2}
 
 	TCPSource = &Field{name: "tcp sport", base: inTransport, offset: 0, size: 2, proto: "tcp"}
 	TCPPort   = &Field{name: "tcp dport", base: inTransport, offset: 2, size: 2, proto: "tcp"}

@@ -89,8 +89,9 @@ var words = map[Word]uint32{
 
 // Values that share their name with another one.
 const (
-	Echo6   = Number(128) // ICMPv6's echo request
-	Replied = Number(1)   // conntrack's direction of what answers
+	Echo6    = Number(128) // ICMPv6's echo request
+	Original = Number(0)   // conntrack's direction of what began
+	Replied  = Number(1)   // and of what answers
 )
 
 func (t Test) String() string {
@@ -167,6 +168,8 @@ type (
 	}
 	// SetMark clears the bits of Clear and then sets those of Set in the packet's mark.
 	SetMark struct{ Clear, Set uint32 }
+	// SetCTMark gives a connection a mark.
+	SetCTMark uint32
 	// Redirect leads a connection to a port of this host.
 	Redirect struct{ Port uint16 }
 	// Reject answers with a reset, or else with ICMP "administratively prohibited" of either family.
@@ -198,6 +201,8 @@ func (r Reject) String() string {
 	}
 	return "reject with icmpx admin-prohibited"
 }
+
+func (m SetCTMark) String() string { return fmt.Sprintf("ct mark set 0x%x", uint32(m)) }
 
 func (m SetMark) String() string {
 	s := "meta mark set meta mark"

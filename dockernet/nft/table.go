@@ -37,20 +37,27 @@ const (
 	Address4Port
 	Address6Port
 	InterfaceName
+	// Those of addresses with the port of a destination and that of a source.
+	Address4Ports
+	Address6Ports
 )
 
 func (t Type) String() string {
 	return [...]string{Address4: "ipv4_addr", Address6: "ipv6_addr", Address4Port: "ipv4_addr . inet_service",
-		Address6Port: "ipv6_addr . inet_service", InterfaceName: "ifname"}[t]
+		Address6Port: "ipv6_addr . inet_service", InterfaceName: "ifname",
+		Address4Ports: "ipv4_addr . inet_service . inet_service", Address6Ports: "ipv6_addr . inet_service . inet_service"}[t]
 }
 
-func (t Type) withPort() bool { return t == Address4Port || t == Address6Port }
+func (t Type) withPort() bool { return t == Address4Port || t == Address6Port || t.withSource() }
 
-// Element is a range of addresses with both ends, with a port where the set has ports, or the name of an interface.
+func (t Type) withSource() bool { return t == Address4Ports || t == Address6Ports }
+
+// Element is a range of addresses with both ends, with a port where the set has ports and another one where it has ports
+// of sources, or the name of an interface.
 type Element struct {
-	First, Last netip.Addr
-	Port        uint16
-	Name        string
+	First, Last  netip.Addr
+	Port, Source uint16
+	Name         string
 }
 
 // Chain is a base chain if it has a Hook.
@@ -128,6 +135,9 @@ func (s *Set) write(w *strings.Builder) {
 func (e *Element) text(t Type) string {
 	if t == InterfaceName {
 		return fmt.Sprintf("%q", e.Name)
+	}
+	if t.withSource() {
+		return fmt.Sprintf("%s . %d . %d", e.addresses(), e.Port, e.Source)
 	}
 	if t.withPort() {
 		return fmt.Sprintf("%s . %d", e.addresses(), e.Port)

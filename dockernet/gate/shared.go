@@ -1,0 +1,136 @@
+package gate
+
+import (
+	"errors"
+
+	"sluice/dockernet/nft"
+	"sluice/policy"
+)
+
+// Shared is for a sidecar that lives in the workload's namespace, where no guard stands behind the gate. Then
+//
+//   - what the sidecar's own sockets send is accepted: connections that an [Own] was told of, from sockets that have
+//     the Mark
+//   - phases that are not public let TCP out, and answers to nobody: no UDP, no ICMP, and no connections into the
+//     namespace, whatever Inbound says
+//   - no frame of the workload's own making leaves, unless all phases are public; kernels that cannot refuse such frames
+//     get [ErrFrames]
+//   - no such frame comes in by the loopback, or the workload could answer somebody who has never asked, and forge
+//     answers to the sidecar
+//
+// The workload may set marks too (CAP_NET_RAW), and send packets that belong to the sidecar's connections, with headers
+// that it has made itself. So Mark is a number that nobody can guess. Who has not CAP_NET_ADMIN cannot see it: rules
+// clear it before a packet comes to where others could look.
+//
+// What the workload can still forge are answers of the engine's resolver, 127.0.0.11, for that is a loopback address like
+// its own. The sidecar asks the servers behind it where it can.
+type Shared struct {
+	// Mark is that of the sidecar's sockets (SO_MARK of socket(7)), not 0.
+	Mark uint32
+}
+
+// ErrFrames is in the error for a kernel that cannot refuse frames of the workload's own making where nothing else does.
+var ErrFrames = errors.New("this kernel lets the workload send frames past all rules inside, by packet sockets: " +
+	"it takes Linux 5.16 or newer to have another policy than public here")
+
+func (s *Shared) check() error {
+	if s != nil && s.Mark == 0 {
+		return errors.New("the mark of the sidecar's sockets is 0, which all have")
+	}
+	return nil
+}
+
+// checkFrames refuses what the kernel cannot do.
+func (s *Spec) checkFrames(unheld bool) error {
+	if unheld && s.Shared != nil && !s.allPublic() {
+		return ErrFrames
+	}
+	return nil
+}
+
+// confined reports whether a phase is one of those that let nothing but TCP out of a shared namespace.
+func (s *Spec) confined(n policy.Phase) bool {
+	return s.Shared != nil && s.Phases[n].Rules.Mode() != policy.Public
+}
+
+// inbound says which connections into the container work in a phase.
+func (s *Spec) inbound(n policy.Phase) policy.Inbound {
+	if s.confined(n) {
+		return policy.InboundNone
+	}
+	return s.Phases[n].Inbound
+}
+
+// ownMark is the mark of the sidecar's connections in conntrack, which nothing but rules sets: netlink needs
+// CAP_NET_ADMIN for it. It is no secret.
+const ownMark = 0x51
+
+// Sets of the sidecar's connections that are about to be opened, by the family.
+var ownSets = map[nft.Kind]nft.Set{
+	nft.IPv4: {Name: "own4", Type: nft.Address4Ports},
+	nft.IPv6: {Name: "own6", Type: nft.Address6Ports},
+}
+
+// sets are those that belong to no generation.
+func (s *Shared) sets() []nft.Set {
+	if s == nil {
+		return nil
+	}
+	return []nft.Set{ownSets[nft.IPv4], ownSets[nft.IPv6]}
+}
+
+// opening lets the sidecar's connections begin, before anything redirects them. That is before the engine's rules too,
+// which change where questions to its resolver go.
+func (s *Shared) opening() []nft.Rule {
+	if s == nil {
+		return nil
+	}
+	var rules []nft.Rule
+	for _, f := range []nft.Kind{nft.IPv4, nft.IPv6} {
+		rules = append(rules, nft.Rule{nft.Is(nft.Mark, nft.Hex(s.Mark)),
+			nft.In{Fields: []*nft.Field{f.Destination(), nft.AnyPort, nft.AnySource}, Set: ownSets[f].Name},
+			nft.SetCTMark(ownMark), nft.Accept})
+	}
+	return rules
+}
+
+// own accepts what the sidecar's sockets send, and refuses what only looks like it.
+func (s *Shared) own() []nft.Rule {
+	if s == nil {
+		return nil
+	}
+	return []nft.Rule{
+		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.SetMark{Clear: ^uint32(0)}, nft.Is(nft.CTMark, nft.Hex(ownMark)), nft.Accept},
+		{nft.Is(nft.CTMark, nft.Hex(ownMark)), nft.Is(nft.CTDirection, nft.Original), refuse},
+	}
+}
+
+// onlyTCP refuses the rest in phases that are confined.
+func (b *builder) onlyTCP(n policy.Phase, refused nft.Verdict) []nft.Rule {
+	if !b.confined(n) {
+		return nil
+	}
+	return []nft.Rule{{nft.Not(nft.Protocol, nft.Word("tcp")), refused}}
+}
+
+// returningChain is for what comes in by the loopback.
+const returningChain = "returning"
+
+// returningPriority is before the kernel puts fragments together, and before conntrack (NF_IP_PRI_RAW_BEFORE_DEFRAG).
+const returningPriority = -450
+
+// returning drops frames on the loopback: what the kernel has sent there itself has its route already.
+func (s *Shared) returning() []nft.Chain {
+	if s == nil {
+		return nil
+	}
+	return []nft.Chain{{
+		Name: returningChain,
+		Hook: &nft.Hook{Type: "filter", At: "prerouting", Priority: returningPriority, Accept: true},
+		Rules: []nft.Rule{
+			{nft.Not(nft.InIndex, loopback), nft.Accept},
+			{nft.Not(nft.RouteClass, nft.Hex(0xffffffff)), nft.Accept},
+			{nft.Count{Counter: refusedCount}, nft.Drop},
+		},
+	}}
+}
