@@ -59,6 +59,8 @@ var uses = []row{
 	{name: "java", needs: "web.test:443", command: "java https://HOST/", want: "(?s)^web.test at.*^web.test at"},
 	{name: "java-explicit-proxy", needs: "web.test:443", want: "(?s)^web.test at.*^web.test at",
 		command: "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=127.0.0.12 -Dhttps.proxyPort=3128' java https://HOST/"},
+	{name: "maven", needs: "maven.test:443", command: "maven https://HOST/maven", want: "41 files$"},
+	{name: "gradle", needs: "maven.test:443", command: "gradle https://HOST/maven", want: "40 files$"},
 	{name: "chromium", needs: "web.test:443", command: "browse 'https://HOST/page?id=1&other=OTHER'",
 		want: "(?s)30 resources by h2$.*^websocket: a message$.*^neighbour: refused$"},
 

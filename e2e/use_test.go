@@ -44,6 +44,7 @@ func TestUse(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) { u.run(t, i, r) })
 	}
 	u.endIdle()
+	t.Run("beside-a-proxy", u.besideProxy)
 	t.Run("learned-name", u.learnedName)
 	t.Run("connection-tracking-full", u.trackingFull)
 }
@@ -52,6 +53,7 @@ func TestUse(t *testing.T) {
 type user struct {
 	t    *testing.T
 	name string
+	with []string // arguments of docker run for its kind
 	api  api.Client
 }
 
@@ -97,13 +99,14 @@ func startUser(t *testing.T) *user {
 			t.Error(err)
 		}
 	})
-	path := "PATH=/use/bin:/use/scripts:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	u.with = []string{"--env", "PATH=/use/bin:/use/scripts:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"--volume", bin + ":/use/bin:ro", "--volume", scripts + ":/use/scripts:ro", "--volume", tools + ":" + client.ToolsAt + ":ro",
+		"--volume", strings.TrimSpace(string(goroot)) + ":/usr/local/go:ro", client.Tag}
 	for _, c := range []string{"use-db --network-alias database", "use-other --network-alias other",
 		u.name + " --add-host host.docker.internal:host-gateway", "use-idle"} {
-		args := []string{"run", "--detach", "--network", "use-net", "--env", path, "--volume", bin + ":/use/bin:ro",
-			"--volume", scripts + ":/use/scripts:ro", "--volume", tools + ":" + client.ToolsAt + ":ro", "--volume", strings.TrimSpace(string(goroot)) + ":/usr/local/go:ro", "--name"}
+		args := append([]string{"run", "--detach", "--network", "use-net", "--name"}, strings.Fields(c)...)
 		name := strings.Fields(c)[0]
-		_, err = docker(append(append(args, strings.Fields(c)...), client.Tag, "sleep", "infinity")...)
+		_, err = docker(append(append(args, u.with...), "sleep", "infinity")...)
 		check(err)
 		t.Cleanup(func() {
 			if _, err := docker("rm", "--force", name); err != nil {

@@ -18,7 +18,7 @@ import (
 const ToolsAt = "/tools"
 
 // tools are Debian packages, of which the programs and what they need beside the image are taken.
-var tools = []string{"chromium-headless-shell", "libnss3-tools", "cargo", "default-jdk-headless"}
+var tools = []string{"chromium-headless-shell", "libnss3-tools", "cargo", "default-jdk-headless", "maven", "gradle"}
 
 // assumed are packages that those depend on and that nothing here runs: they would be half of it.
 var assumed = []string{"rustc", "gcc"}
@@ -27,10 +27,10 @@ var assumed = []string{"rustc", "gcc"}
 var nodes = map[string]string{"node20": "20.18.0", "node22": "22.20.0", "node24": "24.19.0"}
 
 // Tools returns a directory with programs that are too large for the image, for containers of it to mount read-only at
-// [ToolsAt]: Chromium, certutil, cargo and a Java development kit, of the release that the image is of, and Node.js. No
+// [ToolsAt]: Chromium, certutil, cargo, a Java development kit, Maven and Gradle, of the release that the image is of, and Node.js. No
 // package's scripts are run: the files are all that there is.
 //
-// The first call on a machine fetches some 400 MB, Debian packages from where apt gets them and Node.js, by python's pip,
+// The first call on a machine fetches some 500 MB, Debian packages from where apt gets them and Node.js, by python's pip,
 // from where that gets its packages, and takes about a minute; the result is kept in the user's cache directory. It needs
 // root.
 func Tools(ctx context.Context, python string) (string, error) {

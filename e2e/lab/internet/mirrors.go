@@ -20,6 +20,7 @@ var mirrored = time.Unix(1_700_000_000, 0).UTC()
 //	/debian/            a flat Debian repository (deb [trusted=yes] http://HOST/debian ./) with "labtool"
 //	/lab.test/module/   a Go module proxy (GOPROXY) with lab.test/module v1.0.0
 //	/npm/               what serveNPM says
+//	/maven/             what serveMaven says
 //	/crates/NAME        the files of the registry for cargo, whose index is /smart/index.git
 func serveMirrors(mux *http.ServeMux) {
 	serve := func(path, kind string, body []byte) {
@@ -40,6 +41,7 @@ func serveMirrors(mux *http.ServeMux) {
 	serve(module+"v1.0.0.zip", "application/zip", moduleZip())
 
 	serveNPM(mux)
+	serveMaven(mux)
 	mux.HandleFunc("GET /crates/{name}", serveCrate)
 }
 

@@ -31,6 +31,9 @@ func TestMirrors(t *testing.T) {
 		{"/npm/labpkg", fmt.Sprintf(`"lab-%d":"1.0.0"`, npmPackages-1)},
 		{"/npm/labpkg/-/labpkg-1.0.0.tgz", "\x1f\x8b"},
 		{"/npm/lab-0", `"integrity":"sha512-`},
+		{"/maven/lab/parent/1.0/parent-1.0.pom", fmt.Sprintf("<artifactId>lab-%d<", mavenArtifacts-1)},
+		{"/maven/lab/lab-0/1.0/lab-0-1.0.jar", "PK"},
+		{"/maven/lab/lab-0/1.0/lab-0-1.0.jar.sha1", "b04f3ee8f5e43fa3b162981b50bb72fe1acabb33"},
 		{"/crates/lab-099", "\x1f\x8b"},
 		{"/page?id=a", "/page/wait"},
 	} {
@@ -38,7 +41,7 @@ func TestMirrors(t *testing.T) {
 			t.Errorf("%s lacks %q: %.200q", test.path, test.want, got)
 		}
 	}
-	for _, path := range []string{"/npm/other", "/npm/lab-40", "/npm/labpkg/-/other-1.0.0.tgz", "/crates/lab-100"} {
+	for _, path := range []string{"/npm/other", "/npm/lab-40", "/npm/labpkg/-/other-1.0.0.tgz", "/crates/lab-100", "/maven/lab/lab-40/1.0/lab-40-1.0.pom"} {
 		answer, err := client.Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
