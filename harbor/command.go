@@ -105,5 +105,8 @@ func (s *Sidecar) show() Answer {
 func (s *Sidecar) listing() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.problem != "" {
+		return "", fmt.Errorf("everything is refused, for a switch has failed: %s", s.problem)
+	}
 	return s.kernel.Listing()
 }

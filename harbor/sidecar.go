@@ -151,10 +151,15 @@ func (s *Sidecar) quarantineLocked(cause error) error {
 	return fmt.Errorf("everything is refused until a switch succeeds: %s", s.problem)
 }
 
-// end refuses everything: nothing would judge what is redirected any more, and the rules stay.
-func (s *Sidecar) end() error {
+// end refuses everything: nothing would judge what is redirected any more, and the rules stay. Where there may be no rules
+// yet, it makes none.
+func (s *Sidecar) end(ruled bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	return errors.Join(s.holds(false), s.kernel.Quarantine())
+	err := s.holds(false)
+	if ruled {
+		err = errors.Join(err, s.kernel.Quarantine())
+	}
+	return err
 }

@@ -137,6 +137,9 @@ func TestSwitchFailures(t *testing.T) {
 		if a := s.do("show"); a.Code != failed || a.Stdout != "mode: refuses everything\n" || !strings.Contains(a.Stderr, "no room") {
 			t.Errorf("%s: show: %+v", step, a)
 		}
+		if a := s.do("rules"); a.Code != failed || !strings.Contains(a.Stderr, "no room") {
+			t.Errorf("%s: rules: %+v", step, a)
+		}
 		f.fails["stage"] = errors.New("no room either")
 		if a := s.do("allow-all"); a.Code != failed || !strings.Contains(a.Stderr, "everything is refused as before: no room either") {
 			t.Errorf("%s: %+v", step, a)
@@ -168,7 +171,7 @@ func TestEnd(t *testing.T) {
 	f := new(fake)
 	s := begun(t, f, public())
 	f.took()
-	if err := s.end(); err != nil || f.took() != "ready false, quarantine" {
+	if err := s.end(true); err != nil || f.took() != "ready false, quarantine" {
 		t.Errorf("%v", err)
 	}
 	if a := s.do("allow-all"); a.Code != failed || len(f.steps) > 0 || !strings.Contains(a.Stderr, "ending") {

@@ -1,0 +1,143 @@
+package harbor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"sluice/control"
+	"sluice/dockernet/gate"
+	"sluice/dockernet/netns"
+	"sluice/policy"
+	"sluice/proxy"
+	"sluice/proxy/resolve"
+)
+
+// sessionID names the one session.
+const sessionID = "harbor"
+
+// Run keeps the network namespace of this process under a policy until ctx is done. Nothing passes then: the rules stay,
+// and refuse everything. That is so too when Run fails after it has begun to make rules.
+func Run(ctx context.Context, c Config) (err error) {
+	if err := os.Remove(c.Ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("ready file: %w", err)
+	}
+	p, err := initial(c.Mode, c.Hosts)
+	if err != nil {
+		return err
+	}
+	ns, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	if err := ofContainer(ns); err != nil {
+		return err
+	}
+	upstreams, err := resolve.Upstreams(c.ResolvConf)
+	if err != nil {
+		c.Log.Warn("no DNS server, so no name can be looked up", "error", err)
+	}
+	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretMark()}
+	defer k.close()
+	// What a client may reach on its own loopback is its own business; that of the engine's resolver is the DNS filter's.
+	k.judging.Never = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	server, err := proxy.New(proxy.Config{
+		Upstreams: upstreams, Matcher: k.judging, Audit: c.Audit, Logger: c.Log, Version: c.Version,
+	})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	session, err := server.Open(sessionID)
+	if err != nil {
+		return err
+	}
+	if k.listeners, err = listen(ns, session); err != nil {
+		return err
+	}
+	s := &Sidecar{kernel: k, proxy: proxied{session, k}, log: c.Log, holds: func(ok bool) error { return mark(c.Ready, ok) }}
+	if err := s.begin(ctx, p); err != nil {
+		return errors.Join(err, s.end(k.installed))
+	}
+	defer func() { err = errors.Join(err, s.end(true)) }()
+	asked, err := listenAt(c.Socket)
+	if err != nil {
+		return err
+	}
+	c.Log.Info("ready", "mode", p.Mode, "targets", len(p.Targets))
+	return serve(ctx, asked, s.Do)
+}
+
+// secretMark is a mark of sockets that nobody can guess.
+func secretMark() uint32 {
+	var b [4]byte
+	for {
+		_, _ = rand.Read(b[:]) // never fails
+		if m := binary.NativeEndian.Uint32(b[:]); m != 0 {
+			return m
+		}
+	}
+}
+
+// mark makes or removes the ready file.
+func mark(ready string, ok bool) error {
+	if ok {
+		return os.WriteFile(ready, nil, 0o644)
+	}
+	if err := os.Remove(ready); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// listen opens the session's sockets in the namespace.
+func listen(ns *netns.Namespace, session *proxy.Session) (l gate.Listeners, err error) {
+	sockets, err := ns.Listen()
+	if err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, sockets.Close()) }() // what is in use are duplicates
+	for _, s := range []struct{ tcp, udp netns.Socket }{{sockets.TCP4, sockets.UDP4}, {sockets.TCP6, sockets.UDP6}} {
+		if s.tcp.File == nil {
+			continue
+		}
+		tcp, err := net.FileListener(s.tcp.File)
+		if err != nil {
+			return l, err
+		}
+		if err := session.ServeRedirected(tcp.(*net.TCPListener), netip.AddrPort{}); err != nil {
+			return l, err
+		}
+		udp, err := net.FilePacketConn(s.udp.File)
+		if err != nil {
+			return l, err
+		}
+		session.ServeDNS(udp.(*net.UDPConn), nil)
+	}
+	return gate.Listeners{TCP4: sockets.TCP4.Port, UDP4: sockets.UDP4.Port, TCP6: sockets.TCP6.Port, UDP6: sockets.UDP6.Port}, nil
+}
+
+// proxied is the proxy's session.
+type proxied struct {
+	*proxy.Session
+	kernel *kernel
+}
+
+// Apply implements [Proxy].
+func (s proxied) Apply(ctx context.Context, p policy.Policy) (control.Receipt, error) {
+	four, six, err := s.kernel.families()
+	if err != nil {
+		return control.Receipt{}, err
+	}
+	phase := always
+	return s.Session.Apply(ctx, proxy.Change{
+		Policies: &policy.Phases{p, p, p}, Phase: &phase,
+		Around: &proxy.Surroundings{NoRoute: &proxy.Families{IPv4: !four, IPv6: !six}},
+	})
+}
