@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/matcher"
+	"sluice/proxy/outgoing"
 	"sluice/proxy/poll"
 )
 
@@ -150,7 +151,7 @@ func (d *race) rejudge(r *rules) {
 }
 
 func (d *race) start(addr netip.Addr, port uint16) error {
-	fd, err := connectSocket(addr, port)
+	fd, err := connectSocket(d.conn.worker.server.config.Outgoing, netip.AddrPortFrom(addr, port))
 	if err != nil {
 		return err
 	}
@@ -171,19 +172,19 @@ func (d *race) start(addr netip.Addr, port uint16) error {
 }
 
 // connectSocket begins a connect without waiting for it.
-func connectSocket(addr netip.Addr, port uint16) (int, error) {
+func connectSocket(own *outgoing.Sockets, to netip.AddrPort) (int, error) {
 	family, sockaddr := unix.AF_INET6, unix.Sockaddr(nil)
-	if addr.Is4() {
-		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Port: int(port), Addr: addr.As4()}
+	if to.Addr().Is4() {
+		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	} else {
-		sockaddr = &unix.SockaddrInet6{Port: int(port), Addr: addr.As16()}
+		sockaddr = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
 	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
-		if err = unix.Connect(fd, sockaddr); errors.Is(err, unix.EINPROGRESS) {
+		if err = own.Connect(fd, to, sockaddr); errors.Is(err, unix.EINPROGRESS) {
 			err = nil
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"sluice/policy"
 	"sluice/proxy/audit"
 	"sluice/proxy/forward"
+	"sluice/proxy/outgoing"
 	"sluice/proxy/poll"
 	"sluice/proxy/resolve"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	UpstreamsChanged func() ([]netip.AddrPort, bool)
 	// Hosts, if set, answers names before any server is asked, as in [resolve.Options].
 	Hosts func(name string) []netip.Addr
+	// Outgoing opens the sockets of all connections to servers; nil opens them as anybody does.
+	Outgoing *outgoing.Sockets
 	// Matcher says how policies are judged.
 	Matcher matcher.Options
 	// Audit takes a record of each connection; nil writes none. The caller closes it after [Server.Close].
@@ -134,7 +137,7 @@ func New(config Config) (*Server, error) {
 		switchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_switch_seconds",
 			Help: "Time to put a policy in force and cut what it refuses.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
 	}
-	s.resolver = newLookups(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Logger: config.Logger}, s.followUpstreams)
+	s.resolver = newLookups(resolve.Options{Upstreams: config.Upstreams, Hosts: config.Hosts, Outgoing: config.Outgoing, Logger: config.Logger}, s.followUpstreams)
 	s.context, s.cancel = context.WithCancelCause(context.Background())
 	var err error
 	if s.nothing, err = matcher.Compile(policy.Policy{}, config.Matcher); err != nil {

@@ -139,7 +139,7 @@ func (s *Session) makeFilter() *dns.Server {
 			return now
 		},
 		Fresh: s.freshen, Upstreams: s.upstreamsOf(s.around.Load()), Hosts: s.localName, Open: s.openName, Observe: s.observe, Learn: s.learn,
-		Logger: s.server.log,
+		Outgoing: s.server.config.Outgoing, Logger: s.server.log,
 	})
 	s.dns.Store(filter)
 	s.closing = append(s.closing, filter.Close)

@@ -20,6 +20,7 @@ import (
 	"sluice/matcher"
 	"sluice/policy"
 	"sluice/proxy/forward"
+	"sluice/proxy/outgoing"
 	"sluice/proxy/refusal"
 	"sluice/proxy/resolve"
 )
@@ -342,7 +343,7 @@ func (f *webFlow) Dial(ctx context.Context) (net.Conn, error) {
 		opened.Close()
 	}
 	began := time.Now()
-	raw, done, err := dialAny(ctx, f.addresses, f.subject.target.port, s.server.config.DialTimeout, f.mayDial)
+	raw, done, err := dialAny(ctx, s.server.config.Outgoing, f.addresses, f.subject.target.port, s.server.config.DialTimeout, f.mayDial)
 	switch {
 	case errors.Is(err, errSwitched):
 		to := f.subject
@@ -688,7 +689,7 @@ var errSwitched = errors.New("no address may be dialled any more")
 // dialAny connects to one of addrs, all judged, as [race] does for tunnels. It asks may before each, one after the other.
 // What may says no to is passed over; if that are all, the error is errSwitched. To what it says yes to, the connect ends
 // when stop is called; then done is. The caller calls that of the connection that is returned.
-func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Duration,
+func dialAny(ctx context.Context, own *outgoing.Sockets, addrs []netip.Addr, port uint16, limit time.Duration,
 	may func(a netip.Addr, stop func()) (done func(), ok bool)) (_ *net.TCPConn, done func(), _ error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -699,12 +700,11 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 	}
 	addrs = interleave(addrs)
 	results := make(chan result, len(addrs))
-	var dialer net.Dialer
 	pending, next := 0, 0
 	start := func() {
 		for next < len(addrs) {
 			ctx, stop := context.WithCancelCause(ctx)
-			to := netip.AddrPortFrom(addrs[next], port).String()
+			to := netip.AddrPortFrom(addrs[next], port)
 			done, ok := may(addrs[next], func() { stop(errSwitched) })
 			next++
 			if !ok {
@@ -714,7 +714,7 @@ func dialAny(ctx context.Context, addrs []netip.Addr, port uint16, limit time.Du
 			pending++
 			go func() {
 				defer stop(nil)
-				c, err := dialer.DialContext(ctx, "tcp", to)
+				c, err := own.DialTCP(ctx, to)
 				if err != nil {
 					done()
 					if context.Cause(ctx) == errSwitched {

@@ -12,6 +12,7 @@ import (
 	"sluice/matcher"
 	"sluice/policy"
 	"sluice/proxy/dnswire"
+	"sluice/proxy/outgoing"
 	"sluice/proxy/upstream"
 )
 
@@ -67,6 +68,8 @@ type Options struct {
 	MaxTCP, MaxTCPPerClient int
 	// IdleTCP is how long a TCP connection may be without a whole query; 0 is 10 s.
 	IdleTCP time.Duration
+	// Outgoing opens the sockets for upstreams; nil opens them as anybody does.
+	Outgoing *outgoing.Sockets
 	// Logger takes rare notes on the state of upstreams; nil discards them.
 	Logger *slog.Logger
 }
@@ -113,6 +116,7 @@ func (s *Server) newClient(servers []netip.AddrPort) (c *upstream.Client) {
 		NewSink:        func() upstream.Sink { return &sink{s: s, of: c} },
 		Again:          func(q *upstream.Query) bool { return s.stillAllowed(q.Owner.(*query)) },
 		Gate:           s.switching.RLocker(),
+		Outgoing:       s.opts.Outgoing,
 		Logger:         s.opts.Logger,
 	})
 	return c

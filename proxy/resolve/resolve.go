@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice/proxy/outgoing"
 	"sluice/proxy/upstream"
 )
 
@@ -67,6 +68,8 @@ type Options struct {
 	// Hosts, if set, answers local names (siblings, extra hosts) before any name server is asked. It is given the
 	// name in lower case without trailing dot; no addresses means that it does not know the name. It must not block.
 	Hosts func(name string) []netip.Addr
+	// Outgoing opens the sockets; nil opens them as anybody does.
+	Outgoing *outgoing.Sockets
 	// Logger takes rare notes on the state of upstreams; nil discards them.
 	Logger *slog.Logger
 }
@@ -108,6 +111,7 @@ func newResolver(o Options, timeout time.Duration) *Resolver {
 		NewSink:        func() upstream.Sink { return sink{r} },
 		Again:          func(q *upstream.Query) bool { return r.wanted(q.Owner.(*half).flight) },
 		Gate:           &r.gate,
+		Outgoing:       o.Outgoing,
 		Logger:         o.Logger,
 	})
 	return r

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"sluice/proxy/dnswire"
+	"sluice/proxy/outgoing"
 )
 
 // Why a question got no answer, for errors.Is.
@@ -102,6 +103,8 @@ type Options struct {
 	Again func(*Query) bool
 	// Gate, if set, is held while Again is asked and the query sent, and while a sink is called.
 	Gate sync.Locker
+	// Outgoing opens the sockets; nil opens them as anybody does.
+	Outgoing *outgoing.Sockets
 	// Logger takes rare notes on servers; nil discards them.
 	Logger *slog.Logger
 }
@@ -219,7 +222,7 @@ func (c *Client) Close() {
 	c.mu.Unlock()
 
 	for _, s := range sockets {
-		s.conn.Close()
+		s.close()
 	}
 	c.opts.Gate.Lock()
 	c.failGated(failed, ErrClosed)
@@ -387,7 +390,7 @@ func (c *Client) sweepOnce() bool {
 		c.opts.Logger.Warn("name server does not answer", "upstream", addr)
 	}
 	for _, s := range idle {
-		s.conn.Close()
+		s.close()
 	}
 	c.again(late, ErrTimeout)
 

@@ -412,7 +412,7 @@ func TestSocketsAreReplaced(t *testing.T) {
 		t.Errorf("%d of %d idle sockets are closed; others open: %v", len(idle), len(seen), open)
 	}
 	for _, s := range idle {
-		s.conn.Close()
+		s.close()
 	}
 }
 

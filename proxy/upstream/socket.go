@@ -22,6 +22,8 @@ type socket struct {
 	conn   *net.UDPConn
 	raw    syscall.RawConn
 	born   time.Duration
+	// release is called when conn has been closed.
+	release func() error
 
 	queries     []*Query // by the low bits of the id
 	outstanding int
@@ -42,21 +44,29 @@ func (c *Client) socketLocked(server int, now time.Duration) (*socket, error) {
 		*place = nil
 	}
 	addr := c.servers[server].addr
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
+	conn, release, err := c.opts.Outgoing.DialUDP(addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, errors.Join(err, release()))
 	}
 	_ = conn.SetReadBuffer(1 << 20) // as much as the system grants
-	s := &socket{c: c, server: server, conn: conn, raw: raw, born: now, queries: make([]*Query, c.table)}
+	s := &socket{c: c, server: server, conn: conn, release: release, raw: raw, born: now, queries: make([]*Query, c.table)}
 	*place = s
 	c.wg.Add(1)
 	go s.run()
 	return s, nil
+}
+
+// close ends the socket, and run.
+func (s *socket) close() {
+	s.conn.Close()
+	if err := s.release(); err != nil {
+		s.c.opts.Logger.Warn("socket for a name server was closed, but is known still", "err", err)
+	}
 }
 
 func (s *socket) run() {

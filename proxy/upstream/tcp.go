@@ -40,8 +40,7 @@ func (c *Client) overTCP(q *Query, server netip.AddrPort, truncated []byte) {
 func (c *Client) exchangeTCP(q *Query, server netip.AddrPort) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, 2*c.opts.Timeout)
 	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", server.String())
+	conn, err := c.opts.Outgoing.DialTCP(ctx, server)
 	if err != nil {
 		return nil, fmt.Errorf("asking %v over TCP: %w", server, err)
 	}
