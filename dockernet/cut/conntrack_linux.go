@@ -19,6 +19,7 @@ const (
 
 	ctaTupleOriginal = 1
 	ctaTupleReply    = 2
+	ctaMark          = 8
 	ctaID            = 12
 	ctaZone          = 18
 	ctaFilter        = 25
@@ -46,6 +47,7 @@ type entry struct {
 	original flow // of the first packet
 	reply    flow // of the answers to it, after address translation
 	onHost   bool
+	mark     uint32
 
 	// The rest is valid for as long as the message that it was read from.
 	family                    uint8
@@ -65,6 +67,11 @@ func parse(b []byte) (e entry, err error) {
 			e.originalTuple = value
 		case ctaTupleReply:
 			e.replyTuple = value
+		case ctaMark:
+			if len(value) != 4 {
+				return e, errShort
+			}
+			e.mark = binary.BigEndian.Uint32(value)
 		case ctaID:
 			e.id = value
 		case ctaZone:

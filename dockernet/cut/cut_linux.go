@@ -205,6 +205,9 @@ func deleteLocal(sockets []socket, local func(netip.Addr) bool) []socket {
 
 // askHost fills in the entries of connections that only the host knows: those from before the gate was there.
 func (c *cutter) askHost(sockets []socket, found []*entry) error {
+	if c.Spared != nil {
+		return nil
+	}
 	var unknown []socket
 	var at []int
 	for i, s := range sockets {
@@ -287,6 +290,9 @@ func (c *cutter) sweepInside() error {
 // victimsInside are the namespace's entries of refused connections. It calls local with those that do not leave it.
 func (c *cutter) victimsInside(local func(*entry)) (all []victim, err error) {
 	err = c.everyEntry(func(e *entry) {
+		if c.Spared.entry(e.mark) {
+			return
+		}
 		from := e.original.source
 		v := victim{far: e.original.destination, protocol: e.protocol}
 		if !c.local(from.Addr()) {
@@ -361,6 +367,9 @@ func everyLine(in func(func() error) error, to *conn, each func(*entry)) error {
 
 // sweepHost deletes the host's entries that began with a packet from one of the container's addresses.
 func (c *cutter) sweepHost() error {
+	if c.Spared != nil {
+		return nil
+	}
 	var host [][]byte
 	each := func(e *entry) {
 		if slices.Contains(c.Addresses, e.original.source.Addr()) && c.Refused(e.original.destination, e.protocol) {
@@ -378,6 +387,9 @@ func (c *cutter) sweepHost() error {
 // rules let nothing go: frames of the container with a false source make such entries, by which it could answer. If
 // the host has translated the destination they are left, for whoever that is may dial the container anyway.
 func (c *cutter) sweepForged() error {
+	if c.Spared != nil {
+		return nil
+	}
 	var host [][]byte
 	each := func(e *entry) {
 		to := e.original.destination.Addr()
@@ -405,6 +417,9 @@ func (c *cutter) everyHostEntry(addresses []netip.Addr, each func(*entry), list 
 
 // remove deletes both at the same time, for there may be hundreds of thousands.
 func (c *cutter) remove(inside, host [][]byte) (err error) {
+	if c.Spared != nil {
+		host = nil
+	}
 	var deleted int
 	onHost := make(chan error, 1)
 	go func() {

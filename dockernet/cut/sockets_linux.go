@@ -29,6 +29,8 @@ const (
 	idBytes      = 48               // inet_diag_sockid
 	inodeOffset  = 4 + idBytes + 16 // in inet_diag_msg, whose last field it is
 	messageBytes = inodeOffset + 4
+
+	diagMark = 15 // INET_DIAG_MARK, which the kernel tells whoever has CAP_NET_ADMIN
 )
 
 // socket is one inside the namespace that has a remote address.
@@ -46,7 +48,7 @@ type flow struct{ source, destination netip.AddrPort }
 // datagrams from anyone. The walks through the kernel's tables are made at the same time: that of UDP has two listeners
 // of every container on its way.
 func (c *cutter) sockets() (connected []socket, receivers bool, err error) {
-	var streams, datagrams listed
+	streams, datagrams := listed{spared: c.Spared}, listed{spared: c.Spared}
 	ended := make(chan error, 1)
 	go func() { ended <- c.udp.datagrams(datagrams.of(unix.IPPROTO_UDP)) }()
 	err = c.diag.streams(1<<stateListen, streams.of(unix.IPPROTO_TCP))
@@ -58,6 +60,7 @@ func (c *cutter) sockets() (connected []socket, receivers bool, err error) {
 type listed struct {
 	connected []socket
 	receivers bool
+	spared    *Spared
 }
 
 // of takes a message about each.
@@ -69,6 +72,7 @@ func (l *listed) of(protocol uint8) func([]byte) error {
 		s := socket{protocol: protocol, family: b[0], id: [idBytes]byte(b[4:])}
 		s.source, s.destination = s.end(0), s.end(1)
 		switch {
+		case l.spared.socket(markOf(b)):
 		case s.source.Addr().IsLoopback() || s.destination.Addr().IsLoopback():
 		case s.destination.Port() == 0:
 			l.receivers = l.receivers || protocol == unix.IPPROTO_UDP
@@ -79,6 +83,16 @@ func (l *listed) of(protocol uint8) func([]byte) error {
 		}
 		return nil
 	}
+}
+
+// markOf is the mark of the socket that a message is about, 0 if it has none.
+func markOf(b []byte) uint32 {
+	for kind, value := range attributes(b[messageBytes:]) {
+		if kind == diagMark && len(value) == 4 {
+			return binary.NativeEndian.Uint32(value)
+		}
+	}
+	return 0
 }
 
 // streams lists sockets of TCP, but for those in some states and those that nothing can be sent to.

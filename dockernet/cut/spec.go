@@ -28,9 +28,22 @@ type Spec struct {
 	// Later, if it is set, is given what can be done after the answer: closing sockets, for which the kernel waits for
 	// others, some 15 ms.
 	Later func(func())
+	// Spared, if it is set, are the connections of a sidecar that lives in the container's namespace: it has judged them.
+	// This process is in that namespace too then, and there is none of a host to be cut in.
+	Spared *Spared
 	// Host is the namespace of the container's bridges, nil for the one that this process runs in.
 	Host *netns.Namespace
 }
+
+// Spared tells connections by marks, which must be none that the workload could have set.
+type Spared struct {
+	// Socket is that of sockets (SO_MARK of socket(7)), and Entry that of conntrack's entries.
+	Socket, Entry uint32
+}
+
+func (s *Spared) socket(mark uint32) bool { return s != nil && mark == s.Socket }
+
+func (s *Spared) entry(mark uint32) bool { return s != nil && mark == s.Entry }
 
 func (s *Spec) refusedInbound(source netip.Addr) bool {
 	return s.RefusedInbound != nil && s.RefusedInbound(source)

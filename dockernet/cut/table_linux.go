@@ -23,8 +23,14 @@ func parseLine(line string) (entry, error) {
 	}
 	var tuples [2]tuple
 	n := -1
+	mark := uint64(0)
 	for _, f := range fields[4:] {
 		key, value, _ := strings.Cut(f, "=")
+		if key == "mark" {
+			if mark, err = strconv.ParseUint(value, 10, 32); err != nil {
+				return entry{}, fmt.Errorf("conntrack's line %q: %s: %w", line, f, err)
+			}
+		}
 		if key == "src" {
 			n++
 		}
@@ -35,7 +41,7 @@ func parseLine(line string) (entry, error) {
 			return entry{}, fmt.Errorf("conntrack's line %q: %s: %w", line, f, err)
 		}
 	}
-	e := entry{protocol: uint8(protocol), original: tuples[0].flow(), reply: tuples[1].flow()}
+	e := entry{protocol: uint8(protocol), original: tuples[0].flow(), reply: tuples[1].flow(), mark: uint32(mark)}
 	if err := e.check(); err != nil {
 		return entry{}, fmt.Errorf("conntrack's line %q: %w", line, err)
 	}

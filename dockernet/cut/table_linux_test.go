@@ -21,8 +21,8 @@ func TestParseLine(t *testing.T) {
 	}{
 		{"udp", "ipv4     2 udp      17 29 src=192.0.2.1 dst=192.0.2.2 sport=1 dport=2 [UNREPLIED] src=192.0.2.2 dst=192.0.2.1 sport=2 dport=1 mark=0 zone=0 use=2",
 			entry{protocol: 17, original: flowOf("192.0.2.1:1", "192.0.2.2:2"), reply: flowOf("192.0.2.2:2", "192.0.2.1:1")}},
-		{"redirected_tcp", "ipv4     2 tcp      6 431999 ESTABLISHED src=192.0.2.1 dst=192.0.2.2 sport=1 dport=443 packets=5 bytes=300 src=127.0.0.1 dst=192.0.2.1 sport=999 dport=1 packets=5 bytes=300 [ASSURED] mark=0 use=1",
-			entry{protocol: 6, original: flowOf("192.0.2.1:1", "192.0.2.2:443"), reply: flowOf("127.0.0.1:999", "192.0.2.1:1")}},
+		{"redirected_tcp", "ipv4     2 tcp      6 431999 ESTABLISHED src=192.0.2.1 dst=192.0.2.2 sport=1 dport=443 packets=5 bytes=300 src=127.0.0.1 dst=192.0.2.1 sport=999 dport=1 packets=5 bytes=300 [ASSURED] mark=81 use=1",
+			entry{mark: 81, protocol: 6, original: flowOf("192.0.2.1:1", "192.0.2.2:443"), reply: flowOf("127.0.0.1:999", "192.0.2.1:1")}},
 		{"ipv6", "ipv6     10 udp      17 29 src=2001:0db8:0000:0000:0000:0000:0000:0001 dst=2001:0db8:0000:0000:0000:0000:0000:0002 sport=1 dport=2 src=2001:0db8:0000:0000:0000:0000:0000:0002 dst=2001:0db8:0000:0000:0000:0000:0000:0001 sport=2 dport=1 [OFFLOAD] use=3",
 			entry{protocol: 17, original: flowOf("[2001:db8::1]:1", "[2001:db8::2]:2"), reply: flowOf("[2001:db8::2]:2", "[2001:db8::1]:1")}},
 		{"icmp", "ipv4     2 icmp     1 29 src=192.0.2.1 dst=192.0.2.2 type=8 code=0 id=7 src=192.0.2.2 dst=192.0.2.1 type=0 code=0 id=7 use=1",
@@ -35,7 +35,7 @@ func TestParseLine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.protocol != tt.want.protocol || got.original != tt.want.original || got.reply != tt.want.reply {
+			if got.protocol != tt.want.protocol || got.original != tt.want.original || got.reply != tt.want.reply || got.mark != tt.want.mark {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
@@ -45,6 +45,7 @@ func TestParseLine(t *testing.T) {
 		"", "ipv4 2 udp 17", "ipv4 2 udp x 29 src=192.0.2.1", "ipv4 2 udp 17 29 src=192.0.2.1 dst=192.0.2.2 sport=1 dport=2",
 		"ipv4 2 udp 17 29 src=192.0.2 dst=192.0.2.2 sport=1 dport=2 src=192.0.2.2 dst=192.0.2.1 sport=2 dport=1",
 		"ipv4 2 udp 17 29 src=192.0.2.1 dst=192.0.2.2 sport=1 dport=70000 src=192.0.2.2 dst=192.0.2.1 sport=2 dport=1",
+		"ipv4 2 udp 17 29 src=192.0.2.1 dst=192.0.2.2 sport=1 dport=2 src=192.0.2.2 dst=192.0.2.1 sport=2 dport=1 mark=x",
 		"ipv4 2 udp 17 29 src=192.0.2.1 sport=1 dport=2 src=192.0.2.2 dst=192.0.2.1 sport=2 dport=1",
 	} {
 		if e, err := parseLine(line); err == nil {
@@ -57,6 +58,7 @@ func TestParseLine(t *testing.T) {
 func TestTextAndNetlinkAgree(t *testing.T) {
 	w := newWorld(t)
 	nft(t, w.inside, gateRules)
+	nft(t, w.inside, "add rule inet gate output udp dport 8080 ct mark set 7")
 	serve(t, w.outside, servicePort, beyond...)
 	serve(t, w.inside, listenerPort, loopback...)
 	serve(t, w.inside, servicePort, own...)
@@ -85,10 +87,11 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 		type plain struct {
 			protocol        uint8
 			original, reply flow
+			mark            uint32
 		}
 		var byNetlink, byText []plain
 		if err := c.all(func(e entry) {
-			byNetlink = append(byNetlink, plain{e.protocol, e.original, e.reply})
+			byNetlink = append(byNetlink, plain{e.protocol, e.original, e.reply, e.mark})
 		}); err != nil {
 			return err
 		}
@@ -97,19 +100,24 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 			return err
 		}
 		var requests [][]byte
+		marked := false
 		for line := range strings.Lines(string(text)) {
 			e, err := parseLine(line)
 			if err != nil {
 				return err
 			}
-			byText = append(byText, plain{e.protocol, e.original, e.reply})
+			byText = append(byText, plain{e.protocol, e.original, e.reply, e.mark})
+			marked = marked || e.mark == 7
 			requests = append(requests, e.answers())
+		}
+		if !marked {
+			t.Error("no entry has its mark")
 		}
 		if len(byText) < 14 {
 			t.Fatalf("only %d entries", len(byText))
 		}
 		for _, p := range byText {
-			if !slices.ContainsFunc(byNetlink, func(o plain) bool { return o.protocol == p.protocol && o.original == p.original && o.reply == p.reply }) {
+			if !slices.ContainsFunc(byNetlink, func(o plain) bool { return o == p }) {
 				t.Errorf("netlink has no %+v", p)
 			}
 		}

@@ -61,9 +61,9 @@ func (s *Spec) inbound(n policy.Phase) policy.Inbound {
 	return s.Phases[n].Inbound
 }
 
-// ownMark is the mark of the sidecar's connections in conntrack, which nothing but rules sets: netlink needs
+// OwnMark is the mark of the sidecar's connections in conntrack, which nothing but rules sets: netlink needs
 // CAP_NET_ADMIN for it. It is no secret.
-const ownMark = 0x51
+const OwnMark = 0x51
 
 // Sets of the sidecar's connections that are about to be opened, by the family.
 var ownSets = map[nft.Kind]nft.Set{
@@ -89,7 +89,7 @@ func (s *Shared) opening() []nft.Rule {
 	for _, f := range []nft.Kind{nft.IPv4, nft.IPv6} {
 		rules = append(rules, nft.Rule{nft.Is(nft.Mark, nft.Hex(s.Mark)),
 			nft.In{Fields: []*nft.Field{f.Destination(), nft.AnyPort, nft.AnySource}, Set: ownSets[f].Name},
-			nft.SetCTMark(ownMark), nft.Accept})
+			nft.SetCTMark(OwnMark), nft.Accept})
 	}
 	return rules
 }
@@ -100,8 +100,8 @@ func (s *Shared) own() []nft.Rule {
 		return nil
 	}
 	return []nft.Rule{
-		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.SetMark{Clear: ^uint32(0)}, nft.Is(nft.CTMark, nft.Hex(ownMark)), nft.Accept},
-		{nft.Is(nft.CTMark, nft.Hex(ownMark)), nft.Is(nft.CTDirection, nft.Original), refuse},
+		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.SetMark{Clear: ^uint32(0)}, nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Accept},
+		{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Is(nft.CTDirection, nft.Original), refuse},
 	}
 }
 
