@@ -64,6 +64,9 @@ func (m *member) watch(other *Container) {
 func (c *Controller) joined(ctx context.Context, other *Container) error {
 	m, err := c.locked(ctx, other.Joined)
 	if errors.Is(err, control.ErrNotFound) {
+		if other.Unheeded && !c.isDismissed(other.ID) {
+			c.warnUnheeded(other)
+		}
 		return nil
 	}
 	if err != nil {

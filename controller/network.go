@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,10 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 	if container.Joined != "" {
 		return c.joined(ctx, &container)
 	}
+	if container.Unheeded && !c.isDismissed(id) {
+		c.warnUnheeded(&container)
+		return nil
+	}
 	if !container.Running || container.Policy == "" || c.isDismissed(id) {
 		c.speak(id)
 		return c.hush(ctx, &container)
@@ -99,7 +104,7 @@ func (c *Controller) admit(ctx context.Context, id string) error {
 		c.metrics.failed("admit")
 		c.log.Error("a container is not admitted, and stays silent", "container", container.Name, "error", err)
 		c.mu.Lock()
-		c.silent[id] = silent{container.Name, err}
+		c.silent[id] = silent{name: container.Name, why: err}
 		c.mu.Unlock()
 		return c.hush(ctx, &container) // trying again would not help
 	}
@@ -144,6 +149,30 @@ func (c *Container) silent() bool {
 type silent struct {
 	name string
 	why  error
+	open bool // it is not silent: its networks are not managed
+}
+
+// warnUnheeded says once that a container has a policy in its labels, which does not hold there.
+func (c *Controller) warnUnheeded(container *Container) {
+	var networks []string
+	for _, n := range container.Networks {
+		if !n.Managed {
+			networks = append(networks, n.Name)
+		}
+	}
+	on := cmp.Or(strings.Join(networks, ", "), "none")
+	if container.Joined != "" {
+		on = "that of container " + container.Joined
+	}
+	why := fmt.Errorf("its label sluice.policy holds on managed networks alone, and it is on %s", on)
+	c.mu.Lock()
+	_, known := c.silent[container.ID]
+	c.silent[container.ID] = silent{container.Name, why, true}
+	c.mu.Unlock()
+	if !known {
+		c.metrics.failed("admit")
+		c.log.Error("a container is open: create it anew on a managed network, or use sluice attach", "container", container.Name, "error", why)
+	}
 }
 
 // speak forgets why a container was not admitted.
@@ -157,9 +186,11 @@ func (c *Controller) speak(id string) {
 func (c *Controller) notThereLocked(ref string) error {
 	for id, s := range c.silent {
 		if s.name == strings.TrimPrefix(ref, "/") || len(ref) >= shortID && strings.HasPrefix(id, ref) {
-			return &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(
-				"container %s is silent, for it was not admitted to its managed network: %v; create it anew without that, or use sluice attach",
-				s.name, s.why)}
+			form := "container %s is silent, for it was not admitted to its managed network: %v; create it anew without that, or use sluice attach"
+			if s.open {
+				form = "container %s is open: %v; create it anew on a managed network, or use sluice attach"
+			}
+			return &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(form, s.name, s.why)}
 		}
 	}
 	return &control.Error{Code: control.CodeNotFound, Message: fmt.Sprintf(

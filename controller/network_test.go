@@ -70,7 +70,7 @@ func TestAdmissionWhileItRuns(t *testing.T) {
 	var managed Container
 	w.change(id1, func(c *Container) { // it is on others
 		managed = *c
-		c.Policy, c.Phase = "", ""
+		c.Policy, c.Phase, c.Unheeded = "", "", true
 		for i := range c.Networks {
 			c.Networks[i].Managed = false
 		}
@@ -81,7 +81,7 @@ func TestAdmissionWhileItRuns(t *testing.T) {
 		t.Errorf("on others: %v", err)
 	}
 	w.change(id1, func(c *Container) {
-		c.Policy, c.Phase = managed.Policy, managed.Phase
+		c.Policy, c.Phase, c.Unheeded = managed.Policy, managed.Phase, false
 		for i := range c.Networks {
 			c.Networks[i].Managed = true
 		}
@@ -117,6 +117,10 @@ func TestNotAdmitted(t *testing.T) {
 		}},
 		"no-policy": {"is not attached", func(c *Container) { c.Policy = "" }},
 		"stopped":   {"is not attached", func(c *Container) { c.Running = false }},
+		"unmanaged": {"web is open: its label sluice.policy holds on managed networks alone, and it is on bridge", func(c *Container) {
+			c.Policy, c.Unheeded, c.Networks[0].Managed = "", true, false
+		}},
+		"host": {"and it is on none", func(c *Container) { c.Policy, c.Unheeded, c.Networks = "", true, nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -131,8 +135,8 @@ func TestNotAdmitted(t *testing.T) {
 				t.Errorf("status %+v, error %v, want one that says %q", s, err, test.why)
 			}
 			want := hushed
-			if name == "stopped" {
-				want = nil
+			if name == "stopped" || name == "unmanaged" || name == "host" {
+				want = nil // nothing can be done, or need be
 			}
 			compare(t, "steps", w.steps(), want)
 			if n := w.net(id1).open; n != 0 {

@@ -23,7 +23,8 @@ type Engine interface {
 	// Events yields what happened since a moment (the zero time is now), and goes on until ctx is done. After an
 	// interruption, where events may be missing, it yields [Resync].
 	Events(ctx context.Context, since time.Time) iter.Seq[Event]
-	// Managed lists the ids of the containers that run on managed networks, or are to be adopted.
+	// Managed lists the ids of the containers that run on managed networks, are to be adopted, or have a policy in their
+	// labels.
 	Managed(ctx context.Context) ([]string, error)
 	// Networks lists the managed networks, CreateNetwork makes one, and RemoveNetwork removes one, with force also while
 	// containers are on it. One that is gone already is no error.
@@ -61,6 +62,8 @@ type Container struct {
 	// Policy is the policy document that it is to be admitted with to its managed networks, from its labels or from one
 	// of the networks, and Phase the first phase from its labels. Policy is empty if it is on other networks too.
 	Policy, Phase string
+	// Unheeded is set if its own labels name a policy and it runs on other networks than managed ones, or on none.
+	Unheeded bool
 	// Provider is what a harness has put beside the container, if it is to be adopted.
 	Provider *Provider
 	// Refusals are the reasons why no policy can hold the container.

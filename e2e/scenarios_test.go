@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -66,6 +67,11 @@ func params(t *testing.T) testscript.Params {
 				return err
 			}
 			env.Setenv("SECCOMP", profile)
+			compose, err := composeConfig(context.Background())
+			if err != nil {
+				return err
+			}
+			env.Setenv("COMPOSE", compose)
 			env.Setenv("T", s.prefix)
 			env.Setenv("BIN", lab.bin)
 			env.Setenv("PATH", lab.bin+string(os.PathListSeparator)+env.Getenv("PATH"))

@@ -86,6 +86,8 @@ func (e *Engine) Inspect(ctx context.Context, ref string) (controller.Container,
 			Gateways: p.Gateways, MAC: p.MAC, Internal: p.Internal, Managed: p.Managed()})
 	}
 	v.Policy, v.Phase = labels(&c)
+	_, labelled := c.Labels[engine.LabelPolicy]
+	v.Unheeded = labelled && !c.Managed()
 	if v.Hosts, err = e.hosts(ctx, &c); err != nil {
 		return v, err
 	}
@@ -142,13 +144,14 @@ func labels(c *engine.Container) (policy, phase string) {
 // Managed implements [controller.Engine].
 func (e *Engine) Managed(ctx context.Context) (ids []string, err error) {
 	networks, err := e.watched(ctx)
-	if err != nil || len(networks) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	containers, err := e.Client.List(ctx)
 	for _, c := range containers {
 		on := func(n engine.Network) bool { return slices.Contains(c.Networks, n.ID) }
-		if (c.State == engine.StateRunning || c.State == engine.StatePaused) && slices.ContainsFunc(networks, on) {
+		_, labelled := c.Labels[engine.LabelPolicy]
+		if (c.State == engine.StateRunning || c.State == engine.StatePaused) && (labelled || slices.ContainsFunc(networks, on)) {
 			ids = append(ids, c.ID)
 		}
 	}
