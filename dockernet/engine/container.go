@@ -14,6 +14,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/network"
+
+	"sluice/dockernet/resolver"
 )
 
 // LabelPrefix begins the labels of containers and networks that mean something to Sluice.
@@ -125,13 +127,7 @@ type DNS struct {
 	Options []string
 	// Forwarders are where the engine's resolver forwards to, as far as the engine tells (26.0 and newer). The
 	// container can change what it tells.
-	Forwarders []Forwarder
-}
-
-// Forwarder is a server that the engine's resolver asks.
-type Forwarder struct {
-	Addr     netip.Addr
-	FromHost bool // from the host's network namespace, not the container's
+	Forwarders []resolver.Forwarder
 }
 
 // ExtraHost is a name that the engine was told when the container was created.

@@ -16,6 +16,8 @@ import (
 	"github.com/docker/go-connections/nat"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"sluice/dockernet/resolver"
 )
 
 var compare = []cmp.Option{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{}), cmpopts.EquateEmpty()}
@@ -77,7 +79,7 @@ func TestInspect(t *testing.T) {
 		}},
 		Hostname: "c1",
 		DNS: DNS{Servers: []netip.Addr{netip.MustParseAddr("192.0.2.53")}, Search: []string{"lan"}, Options: []string{"ndots:2"},
-			Forwarders: []Forwarder{{netip.MustParseAddr("127.0.0.53"), true}, {netip.MustParseAddr("192.0.2.53"), false}}},
+			Forwarders: []resolver.Forwarder{{Addr: netip.MustParseAddr("127.0.0.53"), FromHost: true}, {Addr: netip.MustParseAddr("192.0.2.53")}}},
 		ExtraHosts: []ExtraHost{{"db", netip.MustParseAddr("192.0.2.1")}, {Name: "host.docker.internal"},
 			{"six", netip.MustParseAddr("2001:db8::1")}, {"new", netip.MustParseAddr("2001:db8::2")}},
 		Ports: []Port{{"tcp", 80, netip.MustParseAddrPort("0.0.0.0:8080")}, {"tcp", 80, netip.MustParseAddrPort("[::]:8080")},

@@ -7,10 +7,11 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"strings"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/miekg/dns"
+
+	"sluice/dockernet/resolver"
 )
 
 // resolvConfBytes bounds what is read of a file that the container can change.
@@ -41,27 +42,8 @@ func dnsOf(h *container.HostConfig, resolvConf string) (DNS, error) {
 	if err != nil {
 		return DNS{}, fmt.Errorf("the container's resolv.conf: %w", err)
 	}
-	d.Forwarders = forwarders(string(text))
+	d.Forwarders = resolver.Forwarders(string(text))
 	return d, nil
-}
-
-// forwarders reads the comment "# ExtServers: [192.0.2.1 host(127.0.0.53)]" that engines write since 26.0
-// (libnetwork/internal/resolvconf). What it does not understand is left out.
-func forwarders(text string) []Forwarder {
-	var list []Forwarder
-	for line := range strings.Lines(text) {
-		servers, ok := strings.CutPrefix(strings.TrimSpace(line), "# ExtServers: [")
-		if !ok {
-			continue
-		}
-		for _, s := range strings.Fields(strings.TrimSuffix(servers, "]")) {
-			inner, fromHost := strings.CutPrefix(s, "host(")
-			if a, err := netip.ParseAddr(strings.TrimSuffix(inner, ")")); err == nil {
-				list = append(list, Forwarder{a, fromHost})
-			}
-		}
-	}
-	return list
 }
 
 // resolvesOnHost reports whether the engine may ask servers from the host's network namespace for what the container

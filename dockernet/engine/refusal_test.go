@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice/dockernet/resolver"
 	"sluice/images"
 )
 
@@ -265,20 +266,20 @@ func TestResolvesOnHost(t *testing.T) {
 		info       Info
 		internal   bool
 		servers    []netip.Addr // of the container
-		forwarders []Forwarder
+		forwarders []resolver.Forwarder
 		host       []netip.Addr
 		want       bool
 	}{
 		{"given", tells, false, []netip.Addr{outside}, nil, []netip.Addr{stub}, false},
 		{"given_loopback", tells, false, []netip.Addr{outside, stub}, nil, []netip.Addr{outside}, true},
 		{"internal_fixed", fixed, true, nil, nil, []netip.Addr{stub}, false},
-		{"internal_new", tells, true, nil, []Forwarder{{outside, true}}, []netip.Addr{stub}, false},
+		{"internal_new", tells, true, nil, []resolver.Forwarder{{Addr: outside, FromHost: true}}, []netip.Addr{stub}, false},
 		{"internal_old", old, true, nil, nil, []netip.Addr{stub}, true},
 		{"old_stub", old, false, nil, nil, []netip.Addr{stub}, true},
 		{"old_outside", old, false, nil, nil, []netip.Addr{outside}, false},
 		{"old_unknown", old, false, nil, nil, nil, true},
-		{"told_host", tells, false, nil, []Forwarder{{outside, true}}, []netip.Addr{outside}, true},
-		{"told_inside", tells, false, nil, []Forwarder{{outside, false}}, []netip.Addr{stub}, false},
+		{"told_host", tells, false, nil, []resolver.Forwarder{{Addr: outside, FromHost: true}}, []netip.Addr{outside}, true},
+		{"told_inside", tells, false, nil, []resolver.Forwarder{{Addr: outside}}, []netip.Addr{stub}, false},
 		{"told_nothing", tells, false, nil, nil, []netip.Addr{outside}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
