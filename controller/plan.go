@@ -15,9 +15,8 @@ import (
 	"sluice/policy"
 )
 
-// ExplicitProxy is where proxy clients inside of a container find the proxy. It lies beside the engine's resolver,
-// 127.0.0.11, where no program listens; the port is that of other HTTP proxies.
-var ExplicitProxy = netip.MustParseAddrPort("127.0.0.12:3128")
+// ExplicitProxy is where proxy clients inside of a container find the proxy.
+var ExplicitProxy = direct.ExplicitProxy
 
 // makePlan brings together what the layers have to know.
 func makePlan(container *Container, facts *Facts, policies *policySet, sockets *netns.Sockets, options matcher.Options) (*Plan, error) {

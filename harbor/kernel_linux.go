@@ -33,6 +33,7 @@ type kernel struct {
 	judging   matcher.Options
 
 	inForce, staged *rules
+	cutBefore       bool
 	installed       bool // whether there may be rules
 	closing         sync.WaitGroup
 }
@@ -58,7 +59,7 @@ func (k *kernel) compile(p policy.Policy) (*rules, error) {
 		phase.Inbound = policy.InboundAll
 	}
 	r := &rules{policy: p, spec: &gate.Spec{
-		Listeners: k.listeners, NoRoute4: !four, NoRoute6: !six, Shared: &gate.Shared{Mark: k.mark},
+		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, Shared: &gate.Shared{Mark: k.mark},
 	}}
 	for i := range r.spec.Phases {
 		r.spec.Phases[i] = phase
@@ -118,9 +119,11 @@ func (k *kernel) Cut() (Cut, error) {
 		return Cut{}, err
 	}
 	spec := k.inForce.cut()
-	spec.Addresses = addresses
+	spec.Addresses, spec.First = addresses, !k.cutBefore
+	spec.Spared = &cut.Spared{Socket: k.mark, Entry: gate.OwnMark}
 	spec.Later = func(do func()) { k.closing.Go(do) }
 	report, err := cut.Cut(k.ns, spec)
+	k.cutBefore = err == nil
 	return Cut{Ended: report.Ended, Kept: report.Kept}, err
 }
 

@@ -11,10 +11,12 @@ import (
 	"os"
 
 	"sluice/control"
+	"sluice/dockernet/direct"
 	"sluice/dockernet/gate"
 	"sluice/dockernet/netns"
 	"sluice/policy"
 	"sluice/proxy"
+	"sluice/proxy/outgoing"
 	"sluice/proxy/resolve"
 )
 
@@ -45,10 +47,13 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretMark()}
 	defer k.close()
+	own := gate.NewOwn(ns)
+	defer own.Close()
 	// What a client may reach on its own loopback is its own business; that of the engine's resolver is the DNS filter's.
 	k.judging.Never = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 	server, err := proxy.New(proxy.Config{
 		Upstreams: upstreams, Matcher: k.judging, Audit: c.Audit, Logger: c.Log, Version: c.Version,
+		Outgoing: &outgoing.Sockets{Announcer: own, Mark: k.mark},
 	})
 	if err != nil {
 		return err
@@ -111,7 +116,7 @@ func listen(ns *netns.Namespace, session *proxy.Session) (l gate.Listeners, err 
 		if err != nil {
 			return l, err
 		}
-		if err := session.ServeRedirected(tcp.(*net.TCPListener), netip.AddrPort{}); err != nil {
+		if err := session.ServeRedirected(tcp.(*net.TCPListener), direct.ExplicitProxy); err != nil {
 			return l, err
 		}
 		udp, err := net.FilePacketConn(s.udp.File)

@@ -8,6 +8,10 @@ import (
 	"sluice/policy"
 )
 
+// ExplicitProxy is where proxy clients inside of a container find the proxy. It lies beside the engine's resolver,
+// 127.0.0.11, where no program listens; the port is that of other HTTP proxies.
+var ExplicitProxy = netip.MustParseAddrPort("127.0.0.12:3128")
+
 // Spec says what one container's policies are and where it stands. It is read only while a function has it.
 type Spec struct {
 	// Phases are the policies, each of which can be put in force without a new Spec.
