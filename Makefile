@@ -14,7 +14,7 @@ COMPARE     := ../shared/bench/compare
 SESSIONS    := 1000
 FOR         := 10m
 # Packages with goroutines of their own are tested with the race detector too.
-RACE        := ./control/... ./controller/... ./images/... ./lifecycle/... ./proxy/... ./e2e/lab/internet
+RACE        := ./cmd/harbor ./control/... ./controller/... ./harbor ./images/... ./lifecycle/... ./proxy/... ./e2e/lab/internet
 # Packages whose tests make network namespaces of their own.
 KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate ./dockernet/guard ./dockernet/netns ./dockernet/nft
 # Engines and network namespaces are made by root alone.
@@ -26,11 +26,12 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## bin/sluice-proxy, bin/sluice, bin/sluice-modal and the demo, static
+build: ## the programs and the demo into bin/, static
 	@mkdir -p bin
 	$(GOBUILD) -o bin/sluice-proxy ./cmd/proxy
 	$(GOBUILD) -o bin/sluice ./cmd/controller
 	$(GOBUILD) -o bin/sluice-modal ./cmd/modal
+	$(GOBUILD) -o bin/sluice-harbor ./cmd/harbor
 	$(GOBUILD) -o bin/demo ./e2e/demo
 
 .PHONY: demo

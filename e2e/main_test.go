@@ -132,7 +132,8 @@ func binaries(ctx context.Context) (built, error) {
 		return built{}, err
 	}
 	b := built{dir, func() error { return os.RemoveAll(dir) }}
-	for name, source := range map[string]string{"sluice-proxy": "sluice/cmd/proxy", "demo": "sluice/e2e/demo", "sluice": "sluice/cmd/controller"} {
+	for name, source := range map[string]string{"sluice-proxy": "sluice/cmd/proxy", "demo": "sluice/e2e/demo", "sluice": "sluice/cmd/controller",
+		"sluice-harbor": "sluice/cmd/harbor"} {
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, name), source)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {

@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"time"
 
 	"sluice/control"
 	"sluice/dockernet/direct"
 	"sluice/dockernet/gate"
 	"sluice/dockernet/netns"
+	"sluice/dockernet/resolver"
 	"sluice/policy"
 	"sluice/proxy"
 	"sluice/proxy/outgoing"
@@ -41,10 +44,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := ofContainer(ns); err != nil {
 		return err
 	}
-	upstreams, err := resolve.Upstreams(c.ResolvConf)
-	if err != nil {
-		c.Log.Warn("no DNS server, so no name can be looked up", "error", err)
-	}
+	upstreams := nameServers(ctx, ns, c)
 	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretMark()}
 	defer k.close()
 	own := gate.NewOwn(ns)
@@ -66,17 +66,42 @@ func Run(ctx context.Context, c Config) (err error) {
 	if k.listeners, err = listen(ns, session); err != nil {
 		return err
 	}
+	asked, err := listenAt(c.Socket) // who asks early waits
+	if err != nil {
+		return err
+	}
+	defer asked.Close()
 	s := &Sidecar{kernel: k, proxy: proxied{session, k}, log: c.Log, holds: func(ok bool) error { return mark(c.Ready, ok) }}
 	if err := s.begin(ctx, p); err != nil {
 		return errors.Join(err, s.end(k.installed))
 	}
 	defer func() { err = errors.Join(err, s.end(true)) }()
-	asked, err := listenAt(c.Socket)
-	if err != nil {
-		return err
-	}
 	c.Log.Info("ready", "mode", p.Mode, "targets", len(p.Targets))
 	return serve(ctx, asked, s.Do)
+}
+
+// resolverTime is how long it may take to find out whom the engine's resolver asks.
+const resolverTime = 5 * time.Second
+
+// nameServers are those that the proxy asks; none if it must ask none, or knows of none. Then names are refused, and the
+// rest works.
+func nameServers(ctx context.Context, ns *netns.Namespace, c Config) []netip.AddrPort {
+	engine := netip.AddrPortFrom(resolver.Address, 53)
+	servers, err := resolve.Upstreams(c.ResolvConf)
+	if err == nil && slices.Contains(servers, engine) {
+		ctx, cancel := context.WithTimeout(ctx, resolverTime)
+		defer cancel()
+		servers, err = resolver.Find(ctx, ns, c.ResolvConf)
+	}
+	switch {
+	case err != nil:
+		c.Log.Error("no DNS server can be asked, so no name can be looked up", "error", err)
+		return nil
+	case slices.Contains(servers, engine):
+		c.Log.Warn("names are asked of the engine's resolver, whose answers root of the task can forge: "+
+			"give the engine name servers of its own (--dns) that are not on this host's loopback", "resolver", engine)
+	}
+	return servers
 }
 
 // secretMark is a mark of sockets that nobody can guess.

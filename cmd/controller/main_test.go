@@ -65,6 +65,8 @@ func TestExitCodes(t *testing.T) {
 		{"serve-ui-no-port", "serve --ui 127.0.0.1", "", exitUsage},
 		{"completion-no-shell", "completion", "", exitUsage},
 		{"completion-other-shell", "completion tcsh", "", exitUsage},
+		{"images-no-binary", "images harbor --binary /nonexistent/sluice-harbor", "", exitFailed},
+		{"images-args", "images harbor x", "", exitUsage},
 		{"network-unknown", "network make x", "", exitUsage},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -40,7 +40,7 @@ const socketPath = "/run/sluice-harbor.sock"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, system{argv: os.Args, env: os.Getenv, socket: socketPath, stdout: os.Stdout, stderr: os.Stderr})
+	code := run(ctx, system{argv: os.Args, env: os.Getenv, ready: readyFile, socket: socketPath, stdout: os.Stdout, stderr: os.Stderr})
 	stop()
 	os.Exit(code)
 }
@@ -49,7 +49,7 @@ func main() {
 type system struct {
 	argv           []string
 	env            func(string) string
-	socket         string
+	ready, socket  string
 	stdout, stderr io.Writer
 }
 
@@ -104,7 +104,7 @@ func serve(ctx context.Context, sys system) (err error) {
 	defer func() { err = errors.Join(err, records.Close()) }()
 	return harbor.Run(ctx, harbor.Config{
 		Mode: sys.env(harbor.ModeVariable), Hosts: sys.env(harbor.HostsVariable),
-		Ready: readyFile, Socket: sys.socket, ResolvConf: "/etc/resolv.conf",
+		Ready: sys.ready, Socket: sys.socket, ResolvConf: "/etc/resolv.conf",
 		Version: version(), Log: slog.New(slog.NewTextHandler(sys.stderr, nil)), Audit: records,
 	})
 }
