@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"strings"
 	"syscall"
 
+	"sluice/cmd/internal/steadylog"
 	"sluice/harbor"
 	"sluice/proxy/audit"
 )
@@ -100,12 +100,14 @@ func test(args []string, stderr io.Writer) int {
 }
 
 func serve(ctx context.Context, sys system) (err error) {
+	log, end := steadylog.New(sys.stderr)
+	defer end()
 	records := audit.New(sys.stdout)
 	defer func() { err = errors.Join(err, records.Close()) }()
 	return harbor.Run(ctx, harbor.Config{
 		Mode: sys.env(harbor.ModeVariable), Hosts: sys.env(harbor.HostsVariable),
 		Ready: sys.ready, Socket: sys.socket, ResolvConf: "/etc/resolv.conf",
-		Version: version(), Log: slog.New(slog.NewTextHandler(sys.stderr, nil)), Audit: records,
+		Version: version(), Log: log, Audit: records,
 	})
 }
 

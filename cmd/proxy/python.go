@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"sluice/cmd/internal/steadylog"
 	"sluice/policy"
 	"sluice/proxy"
 	"sluice/proxy/agentcompass"
@@ -32,7 +33,7 @@ func python(ctx context.Context, args []string, sys system) error {
 	if err := fromEnvironment(flags, sys); err != nil {
 		return err
 	}
-	log, end := newLog(sys.stderr)
+	log, end := steadylog.New(sys.stderr)
 	defer end()
 	warnUnknown(log, newRoot(sys), sys)
 	return serve(ctx, log, deployment{

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"sluice/cmd/internal/steadylog"
 	"sluice/control"
 	"sluice/policy"
 	"sluice/proxy"
@@ -70,7 +71,7 @@ With --control and no --policy, a controller hands over listeners and policies i
 		if o.policy == "" && user != "" {
 			return errors.New("--user without --policy: under a controller, clients are known by where they connect")
 		}
-		log, end := newLog(sys.stderr)
+		log, end := steadylog.New(sys.stderr)
 		defer end()
 		warnUnknown(log, cmd.Root(), sys)
 		return serve(cmd.Context(), log, deployment{

@@ -1,4 +1,5 @@
-package main
+// Package steadylog is a log that never makes anybody wait for its reader.
+package steadylog
 
 import (
 	"bytes"
@@ -16,10 +17,10 @@ const (
 	lastLines = time.Second
 )
 
-// newLog makes a log that never makes anybody wait for its reader: a policy that comes into force while the reader
+// New makes a log that never makes anybody wait for its reader: a policy that comes into force while the reader
 // sleeps must not wait for it, and neither must what asks for that policy. Lines that are too many are lost, and counted
 // in a line of their own. When end returns, what could be written is.
-func newLog(w io.Writer) (log *slog.Logger, end func()) {
+func New(w io.Writer) (log *slog.Logger, end func()) {
 	q := &logQueue{sink: w, done: make(chan struct{})}
 	q.changed.L = &q.mu
 	go q.run()
