@@ -214,7 +214,7 @@ func TestAgreesWithMatcher(t *testing.T) {
 			if protocol == "udp" && got == "refused" && want != got {
 				// Connection tracking may have no place for a datagram (seen once in some 20 runs). What the rules refuse
 				// is refused from any port.
-				t.Logf("%s to %s: %v; once more", protocol, to, lastRefusal)
+				t.Logf("%s to %s: %v; once more", protocol, to, lastRefusal.Load())
 				got = l.probe(t, protocol, to)
 			}
 			asked[f]++

@@ -250,7 +250,7 @@ func (g *Gate) stage(s *Spec) error {
 	if err := g.kernel.Send(b); err != nil {
 		return err
 	}
-	staged := &stage{generation: next, refs: refs, allPublic: s.allPublic()}
+	staged := &stage{generation: next, refs: refs, allPublic: s.allPublic() && s.Shared == nil}
 	if err := g.kernel.Verify(tableID, t.Sets); err != nil {
 		d := new(nft.Batch)
 		d.Delete(tableID, t.Objects())

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -306,14 +307,14 @@ func exchangeWithin(c net.Conn, limit time.Duration) (answer string, lost bool) 
 	return name, false
 }
 
-// lastRefusal is what outcome made a refusal of last, for messages. Probes are made one after another.
-var lastRefusal error
+// lastRefusal is what outcome made a refusal of last, for messages.
+var lastRefusal atomic.Value
 
 // outcome tells a refusal, which is quick, from all other errors.
 func outcome(err error) string {
 	for _, refusal := range []unix.Errno{unix.ECONNREFUSED, unix.ECONNRESET, unix.EPERM, unix.EHOSTUNREACH, unix.EACCES} {
 		if errors.Is(err, refusal) {
-			lastRefusal = err
+			lastRefusal.Store(err.Error())
 			return "refused"
 		}
 	}

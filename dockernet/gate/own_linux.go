@@ -1,9 +1,12 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/netns"
 	"sluice/dockernet/nft"
@@ -27,9 +30,13 @@ func (o *Own) Open(to netip.AddrPort, from uint16) error {
 	return o.change("open", to, from, (*nft.Batch).AddElements)
 }
 
-// Opened takes back what Open has said.
+// Opened takes back what Open has said. It is no error if that has gone already, with the gate's rules.
 func (o *Own) Opened(to netip.AddrPort, from uint16) error {
-	return o.change("forget", to, from, (*nft.Batch).DeleteElements)
+	err := o.change("forget", to, from, (*nft.Batch).DeleteElements)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }
 
 func (o *Own) change(what string, to netip.AddrPort, from uint16, change func(*nft.Batch, nft.ID, nft.Set)) error {

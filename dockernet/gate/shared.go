@@ -13,8 +13,8 @@ import (
 //     the Mark
 //   - phases that are not public let TCP out, and answers to nobody: no UDP, no ICMP, and no connections into the
 //     namespace, whatever Inbound says
-//   - no frame of the workload's own making leaves, unless all phases are public; kernels that cannot refuse such frames
-//     get [ErrFrames]
+//   - no frame of the workload's own making leaves. Kernels that cannot refuse such frames get [ErrFrames], unless all
+//     phases are public
 //   - no such frame comes in by the loopback, or the workload could answer somebody who has never asked, and forge
 //     answers to the sidecar
 //
@@ -94,14 +94,14 @@ func (s *Shared) opening() []nft.Rule {
 	return rules
 }
 
-// own accepts what the sidecar's sockets send, and refuses what only looks like it.
+// own accepts what the sidecar's sockets send. What only looks like it gets no answer, which would go to the sidecar.
 func (s *Shared) own() []nft.Rule {
 	if s == nil {
 		return nil
 	}
 	return []nft.Rule{
 		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.SetMark{Clear: ^uint32(0)}, nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Accept},
-		{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Is(nft.CTDirection, nft.Original), refuse},
+		{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Is(nft.CTDirection, nft.Original), nft.Goto(swallowChain)},
 	}
 }
 

@@ -1,34 +1,95 @@
 package gate
 
 import (
-	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
-	"os"
+	"strings"
+	"sync"
 	"testing"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/direct"
 	"sluice/policy"
+	"sluice/proxy/outgoing"
 )
 
 // secret is the mark of the sidecar's sockets in these tests.
 const secret = 0x5eca3e71
 
-// shared is a lab with the sidecar inside of the workload's namespace, and without a guard.
+// newShared is a lab with the sidecar inside of the workload's namespace, and without a guard.
 func newShared(t *testing.T) (*lab, *Own) {
 	l := newLab(t, false)
+	l.neighbours(t)
 	own := NewOwn(l.workload.Namespace)
 	t.Cleanup(own.Close)
 	return l, own
 }
 
-func (l *lab) installShared(t *testing.T, s *Spec) {
-	t.Helper()
+func (l *lab) shared(t *testing.T, listeners Listeners, phases ...direct.Phase) *Spec {
+	s := l.spec(t, listeners, phases...)
 	s.Shared = &Shared{Mark: secret}
-	l.install(t, s)
+	return s
+}
+
+// untold keeps to itself what it is told.
+type untold struct{}
+
+func (untold) Open(netip.AddrPort, uint16) error   { return nil }
+func (untold) Opened(netip.AddrPort, uint16) error { return nil }
+
+// connect opens a connection as the proxy does. The second result ends it.
+func (l *lab) connect(told outgoing.Announcer, mark uint32, network, to string) (c net.Conn, end func() error, err error) {
+	at := netip.MustParseAddrPort(to)
+	sockets := &outgoing.Sockets{Announcer: told, Mark: mark}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err = l.workload.Do(func() (err error) {
+		if network == "tcp" {
+			if c, err = sockets.DialTCP(ctx, at); err == nil {
+				end = c.Close
+			}
+			return err
+		}
+		u, release, err := sockets.DialUDP(at)
+		if err == nil {
+			c, end = u, func() error { return errors.Join(u.Close(), release()) }
+		}
+		return err
+	})
+	return c, end, err
+}
+
+// ours is connect for a connection that lives as long as the test, and who answers on it.
+func (l *lab) ours(t *testing.T, told outgoing.Announcer, mark uint32, network, to string) (string, net.Conn) {
+	t.Helper()
+	c, end, err := l.connect(told, mark, network, to)
+	if err != nil {
+		return outcome(err), nil
+	}
+	t.Cleanup(func() {
+		if err := end(); err != nil {
+			t.Errorf("end the connection to %s: %v", to, err)
+		}
+	})
+	return exchange(c), c
+}
+
+// end sends the end of all that is sent, behind it, as the sidecar does.
+func (l *lab) end(t *testing.T, own *Own) {
+	t.Helper()
+	c, end, err := l.connect(own, secret, "udp", "192.0.2.53:53")
+	if err == nil {
+		_, err = c.Write([]byte("the end"))
+		err = errors.Join(err, end())
+	}
+	if err != nil {
+		t.Fatalf("the sidecar cannot send: %v", err)
+	}
 }
 
 // The kernel has what nft makes of the rules for a shared namespace.
@@ -38,114 +99,38 @@ func TestSharedListing(t *testing.T) {
 	kernelHasListing(t, s)
 }
 
-// ours opens a connection as the sidecar does, with a mark, told to the rules or not.
-func ours(t *testing.T, l *lab, own *Own, network, to string, mark int) (string, net.Conn) {
-	t.Helper()
-	at := netip.MustParseAddrPort(to)
-	var c net.Conn
-	var answer string
-	l.workload.Run(t, func() error {
-		family, address := socketAddress(at)
-		kind := unix.SOCK_STREAM
-		if network == "udp" {
-			kind = unix.SOCK_DGRAM
-		}
-		fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		if mark != 0 {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
-				return err
-			}
-		}
-		limit := unix.NsecToTimeval(patience.Nanoseconds())
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil { // of connect too
-			return err
-		}
-		any := unix.Sockaddr(&unix.SockaddrInet4{})
-		if at.Addr().Is6() {
-			any = &unix.SockaddrInet6{}
-		}
-		if err := unix.Bind(fd, any); err != nil {
-			return err
-		}
-		local, err := unix.Getsockname(fd)
-		if err != nil {
-			return err
-		}
-		var port uint16
-		switch a := local.(type) {
-		case *unix.SockaddrInet4:
-			port = uint16(a.Port)
-		case *unix.SockaddrInet6:
-			port = uint16(a.Port)
-		}
-		if own != nil {
-			if err := own.Open(at, port); err != nil {
-				return err
-			}
-		}
-		err = unix.Connect(fd, address)
-		if own != nil && network == "tcp" {
-			if err := own.Opened(at, port); err != nil {
-				return err
-			}
-		}
-		if err != nil {
-			answer = outcome(err)
-			return nil
-		}
-		c, err = connOf(fd)
-		if err == nil {
-			t.Cleanup(func() { c.Close() })
-			answer = exchange(c)
-		}
-		if own != nil && network == "udp" {
-			return own.Opened(at, port)
-		}
-		return err
-	})
-	return answer, c
-}
-
-// end sends the end of all that is sent, behind it, as the sidecar does.
-func end(t *testing.T, l *lab, own *Own) {
-	t.Helper()
-	_, c := ours(t, l, own, "udp", "192.0.2.53:53", secret)
-	if c == nil {
-		t.Fatal("the sidecar cannot send")
-	}
-	if _, err := c.Write([]byte("the end")); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // The sidecar's own connections pass, and go on when the rules have forgotten how they began. The workload's do not,
 // neither with the sidecar's mark nor with the ports of its connections.
 func TestSharedOwnConnections(t *testing.T) {
 	l, own := newShared(t)
-	_, asked := l.engine(t)
-	l.installShared(t, l.spec(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"), phaseOf(t, "no-network")))
+	l.engine(t)
+	l.install(t, l.shared(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"), phaseOf(t, "no-network")))
 	for _, tt := range []struct {
 		name, network, to string
-		own               *Own
-		mark              int
+		told              outgoing.Announcer
+		mark              uint32
 		want              string
 	}{
 		{"tcp", "tcp", "192.0.2.200:80", own, secret, "direct"},
-		{"tcp-ipv6", "tcp", "[2001:db8:2::200]:443", own, secret, "direct"},
+		{"tcp_ipv6", "tcp", "[2001:db8:2::200]:443", own, secret, "direct"},
 		{"engine", "udp", "127.0.0.11:53", own, secret, "engine"},
 		{"server", "udp", "192.0.2.53:53", own, secret, "direct"},
-		{"mark-alone", "tcp", "192.0.2.200:80", nil, secret, "proxy"},
-		{"mark-alone-udp", "udp", "192.0.2.200:80", nil, secret, "refused"},
-		{"mark-alone-engine", "udp", "127.0.0.11:53", nil, secret, "dns"},
-		{"told-without-mark", "tcp", "192.0.2.200:80", own, 0, "proxy"},
-		{"told-with-another-mark", "tcp", "192.0.2.200:80", own, 114514, "proxy"},
-		{"told-without-mark-udp", "udp", "192.0.2.200:80", own, 0, "refused"},
+		{"server_ipv6", "udp", "[2001:db8:2::53]:53", own, secret, "direct"},
+		{"server_tcp", "tcp", "192.0.2.53:53", own, secret, "direct"},
+		{"mark_alone", "tcp", "192.0.2.200:80", untold{}, secret, "proxy"},
+		{"mark_alone_ipv6", "tcp", "[2001:db8:2::200]:80", untold{}, secret, "proxy"},
+		{"mark_alone_udp", "udp", "192.0.2.200:80", untold{}, secret, "refused"},
+		{"mark_alone_server", "udp", "192.0.2.53:53", untold{}, secret, "dns"},
+		{"mark_alone_engine", "udp", "127.0.0.11:53", untold{}, secret, "dns"},
+		{"told_without_mark", "tcp", "192.0.2.200:80", own, 0, "proxy"},
+		{"told_without_mark_ipv6", "tcp", "[2001:db8:2::200]:80", own, 0, "proxy"},
+		{"told_with_another_mark", "tcp", "192.0.2.200:80", own, 114514, "proxy"},
+		{"told_with_the_entry's_mark", "tcp", "192.0.2.200:80", own, OwnMark, "proxy"},
+		{"told_without_mark_udp", "udp", "192.0.2.200:80", own, 0, "refused"},
+		{"told_without_mark_server", "udp", "192.0.2.53:53", own, 0, "dns"},
+		{"told_without_mark_engine", "udp", "127.0.0.11:53", own, 0, "dns"},
 	} {
-		got, c := ours(t, l, tt.own, tt.network, tt.to, tt.mark)
+		got, c := l.ours(t, tt.told, tt.mark, tt.network, tt.to)
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
@@ -155,44 +140,166 @@ func TestSharedOwnConnections(t *testing.T) {
 			}
 		}
 	}
-	for len(asked) > 1 {
-		<-asked
-	}
-
-	// Segments and datagrams that the workload makes itself belong to the sidecar's connections, by their addresses.
-	_, c := ours(t, l, own, "tcp", "192.0.2.200:80", secret)
-	_, question := ours(t, l, own, "udp", "192.0.2.53:53", secret)
-	tap := newTap(t, l.outside, "eth0")
-	l.workload.Run(t, func() error {
-		from := func(c net.Conn) netip.AddrPort { return netip.MustParseAddrPort(c.LocalAddr().String()) }
-		to := netip.MustParseAddrPort("192.0.2.200:80")
-		_ = sendRaw(tcp4(from(c), to, 1, 1, 0x18, "forged segment"), nil)
-		_ = sendRaw(ip4{from: own4, to: netip.MustParseAddr("192.0.2.53"), protocol: unix.IPPROTO_UDP}.packet(udp(from(question).Port(), 53, "forged question")), nil)
-		return nil
-	})
-	end(t, l, own)
-	for _, p := range tap.until(t, "the end") {
-		if bytes.Contains(p, []byte("forged segment")) || bytes.Contains(p, []byte("forged question")) {
-			t.Errorf("came out: %q", p)
-		}
-	}
 
 	// All connections end in a quarantine.
+	_, c := l.ours(t, own, secret, "tcp", "192.0.2.200:80")
 	if err := l.gate.Quarantine(); err != nil {
 		t.Fatal(err)
 	}
 	if got := exchange(c); got == "direct" {
 		t.Error("the sidecar's connection goes on in a quarantine")
 	}
-	if got, _ := ours(t, l, own, "tcp", "192.0.2.200:80", secret); got != "refused" {
-		t.Errorf("a connection in a quarantine: %s", got)
+	for _, network := range []string{"tcp", "udp"} {
+		if got, _ := l.ours(t, own, secret, network, "192.0.2.200:80"); got != "refused" {
+			t.Errorf("%s in a quarantine: %s", network, got)
+		}
 	}
 	if err := l.gate.Switch(policy.Run); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := ours(t, l, own, "tcp", "192.0.2.200:80", secret); got != "direct" {
+	if got, _ := l.ours(t, own, secret, "tcp", "192.0.2.200:80"); got != "direct" {
 		t.Errorf("a connection after a quarantine: %s", got)
 	}
+	// Without rules nothing is asked of the sidecar.
+	if err := l.gate.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := l.ours(t, untold{}, 0, "tcp", "192.0.2.200:80"); got != "direct" {
+		t.Errorf("a connection without rules: %s", got)
+	}
+}
+
+// Nobody sees the sidecar's mark on its packets: not when they leave, nor on the loopback, nor when the rules take them
+// for anybody's.
+func TestSharedMarkIsSecret(t *testing.T) {
+	l, own := newShared(t)
+	l.engine(t)
+	l.install(t, l.shared(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"), phaseOf(t, "no-network")))
+	const another = 7
+	tap := new(tap)
+	l.workload.Run(t, func() (err error) {
+		// Sees the packets of all interfaces that have either mark.
+		if tap.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(networkOrder(unix.ETH_P_ALL))); err != nil {
+			return err
+		}
+		t.Cleanup(func() { unix.Close(tap.fd) })
+		filter, err := bpf.Assemble([]bpf.Instruction{
+			bpf.LoadExtension{Num: bpf.ExtMark},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: secret, SkipTrue: 1},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: another, SkipTrue: 1},
+			bpf.RetConstant{Val: 1 << 16},
+			bpf.RetConstant{Val: 0},
+		})
+		if err != nil {
+			return err
+		}
+		program := make([]unix.SockFilter, len(filter))
+		for i, f := range filter {
+			program[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+		}
+		return unix.SetsockoptSockFprog(tap.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	})
+	for _, tt := range []struct {
+		told        outgoing.Announcer
+		network, to string
+	}{
+		{own, "tcp", "192.0.2.200:80"}, {own, "tcp", "[2001:db8:2::200]:80"}, {own, "udp", "192.0.2.53:53"}, {own, "udp", "[2001:db8:2::53]:53"},
+		{own, "udp", "127.0.0.11:53"}, {untold{}, "tcp", "192.0.2.200:80"}, {untold{}, "tcp", "[2001:db8:2::200]:80"},
+		{untold{}, "udp", "192.0.2.53:53"}, {untold{}, "udp", "192.0.2.200:80"}, {untold{}, "tcp", own4.String() + ":1"},
+	} {
+		c, end, err := l.connect(tt.told, secret, tt.network, tt.to)
+		if err != nil {
+			continue // refused
+		}
+		exchange(c)
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	}
+	// Behind all that, the workload's own mark, which is nobody's business.
+	if c, end, err := l.connect(untold{}, another, "udp", own4.String()+":9"); err != nil {
+		t.Fatal(err)
+	} else {
+		_, err = c.Write([]byte("the end"))
+		if err := errors.Join(err, end()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen := tap.all(t, "the end"); len(seen) != 1 {
+		t.Errorf("%d packets have the mark, the first: %x", len(seen)-1, seen[0])
+	}
+}
+
+// Phases that are not public let TCP out and nothing else, and nobody in.
+func TestSharedPhases(t *testing.T) {
+	l, _ := newShared(t)
+	l.serve(t)
+	open, closed := phaseOf(t, "public"), phaseOf(t, "no-network")
+	some := phaseOf(t, "allowlist", good4.String(), good6.String(), sibling4.String(), "ok.test")
+	for _, p := range []*direct.Phase{&open, &closed, &some} {
+		p.Inbound = policy.InboundAll // does not hold
+	}
+	l.install(t, l.shared(t, l.listen(t), open, closed, some))
+	phases := [...]string{policy.Baseline: "public", policy.Run: "no-network", policy.Evaluation: "allowlist"}
+	for _, phase := range []policy.Phase{policy.Run, policy.Baseline, policy.Evaluation, policy.Run, policy.Evaluation} {
+		if err := errors.Join(l.gate.Both(phase), l.gate.Switch(phase)); err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range []struct {
+			protocol, to string
+			want         [3]string // of the phases as they are written
+		}{
+			// A public phase beside one with names judges TCP where that does.
+			{"tcp", "192.0.2.5:80", [3]string{"proxy", "refused", "direct"}},
+			{"tcp", "[2001:db8:2::5]:80", [3]string{"proxy", "refused", "direct"}},
+			{"tcp", "192.0.2.200:80", [3]string{"proxy", "refused", "proxy"}},
+			{"tcp", "[2001:db8:2::200]:80", [3]string{"proxy", "refused", "proxy"}},
+			{"tcp", "198.51.100.20:80", [3]string{"direct", "refused", "direct"}},
+			{"udp", "192.0.2.5:80", [3]string{"direct", "refused", "refused"}},
+			{"udp", "[2001:db8:2::5]:80", [3]string{"direct", "refused", "refused"}},
+			{"udp", "192.0.2.200:53", [3]string{"dns", "dns", "dns"}},
+			{"ping", "192.0.2.5", [3]string{"direct", "refused", "refused"}},
+			{"ping", "2001:db8:2::5", [3]string{"direct", "refused", "refused"}},
+		} {
+			if got := l.probe(t, tt.protocol, tt.to); got != tt.want[phase] {
+				t.Errorf("%s: %s %s: %s, want %s (%v)", phases[phase], tt.protocol, tt.to, got, tt.want[phase], lastRefusal.Load())
+			}
+		}
+	}
+	// From outside, last under an allowlist that names who dials.
+	for _, phase := range []policy.Phase{policy.Evaluation, policy.Baseline} {
+		if err := l.gate.Switch(phase); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range [][2]netip.Addr{{sibling4, own4}, {sibling6, own6}} {
+			c, err := l.dial(t, "udp", a[0], a[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if phase == policy.Baseline {
+				if got := exchange(c); got != "inside" {
+					t.Errorf("%s: from %v: %s", phases[phase], a[0], got)
+				}
+				continue
+			}
+			before := l.refusals(t, phase)
+			if _, err := c.Write([]byte{'?'}); err != nil {
+				t.Fatal(err)
+			}
+			wait(t, "the datagram to be refused", func() bool { return l.refusals(t, phase) > before })
+		}
+	}
+}
+
+// refusals is how much the phase has refused.
+func (l *lab) refusals(t *testing.T, phase policy.Phase) uint64 {
+	t.Helper()
+	c, err := l.gate.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Refused[phase].Packets
 }
 
 // Without a guard, nothing else gets out either: the attempts of TestNothingGetsPast, frames, and answers to somebody
@@ -202,7 +309,16 @@ func TestSharedNothingGetsPast(t *testing.T) {
 		attempt{"frame", true, func(text string) error {
 			return sendFrameOf("eth0", ip4{from: own4, to: bad4, protocol: unix.IPPROTO_UDP}.packet(udp(1234, 80, text)))
 		}},
-		attempt{"answer_to_a_frame_on_the_loopback", true, inTurn(func(string) error {
+		attempt{"frame_past_the_queue", true, func(text string) error {
+			return sendFrameOf("eth0", ip4{from: own4, to: bad4, protocol: unix.IPPROTO_UDP}.packet(udp(1234, 80, text)), pastQueue)
+		}},
+		attempt{"frame_ipv6", true, func(text string) error {
+			return sendFrameOf("eth0", ip6{from: own6, to: bad6, next: unix.IPPROTO_UDP, hops: 64}.packet(udp6(own6, bad6, 1234, 80, text)))
+		}},
+		attempt{"frame_past_the_queue_ipv6", true, func(text string) error {
+			return sendFrameOf("eth0", ip6{from: own6, to: bad6, next: unix.IPPROTO_UDP, hops: 64}.packet(udp6(own6, bad6, 1234, 80, text)), pastQueue)
+		}},
+		attempt{"answer_to_a_frame_on_the_loopback", false, inTurn(func(string) error {
 			return sendFrameOf("lo", ip4{from: bad4, to: own4, protocol: unix.IPPROTO_UDP}.packet(udp(80, 4321, "first")))
 		}, func(text string) error {
 			return sendUDP(netip.AddrPortFrom(bad4, 80), "", func(fd int) error { return unix.Bind(fd, &unix.SockaddrInet4{Port: 4321, Addr: own4.As4()}) })(text)
@@ -212,22 +328,21 @@ func TestSharedNothingGetsPast(t *testing.T) {
 		targets    []string
 	}{
 		{"public", "public", nil},
-		{"no-network", "no-network", nil},
+		{"no_network", "no-network", nil},
 		{"allowlist", "allowlist", []string{good4.String(), good6.String(), "ok.test"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, own := newShared(t)
-			l.installShared(t, l.spec(t, l.listen(t), phaseOf(t, tt.mode, tt.targets...)))
-			l.neighbours(t)
+			p := phaseOf(t, tt.mode, tt.targets...)
+			l.install(t, l.shared(t, l.listen(t), p, p, p))
 			tap := newTap(t, l.outside, "eth0")
 			for i, a := range all {
-				open := a.name == "answer_to_a_frame_on_the_loopback" // to an address that public allows anyway
-				if tt.mode == "public" && (!a.public || open) {
+				if tt.mode == "public" && !a.public {
 					continue
 				}
 				l.workload.Run(t, func() error { _ = a.send(leak(i)); return nil })
 			}
-			end(t, l, own)
+			l.end(t, own)
 			for i := range leaked(tap.until(t, "the end")) {
 				t.Errorf("came out: %s", all[i].name)
 			}
@@ -235,42 +350,312 @@ func TestSharedNothingGetsPast(t *testing.T) {
 	}
 }
 
-// Frames with a false source do come in by the loopback where the rules for a shared namespace are missing.
-func TestLoopbackFrames(t *testing.T) {
-	for name, mine := range map[string]*Shared{"own-namespace": nil, "shared": {Mark: secret}} {
-		t.Run(name, func(t *testing.T) {
-			l, _ := newShared(t)
-			s := l.spec(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"))
-			s.Shared = mine
-			l.install(t, s)
-			var got string
-			l.workload.Run(t, func() error {
-				c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: own4.AsSlice(), Port: 4321})
-				if err != nil {
-					return err
+// What a workload makes itself does not pass for a packet of the sidecar's connections, which it can see.
+func TestSharedForged(t *testing.T) {
+	for _, f := range []struct {
+		name                   string
+		origin, server         string
+		from                   netip.Addr
+		packet                 func(to netip.Addr, protocol byte, payload []byte) []byte
+		fragmentFirst, further func(to netip.Addr, payload []byte) []byte
+	}{
+		{"ipv4", "192.0.2.200:80", "192.0.2.53:53", own4,
+			func(to netip.Addr, protocol byte, payload []byte) []byte {
+				return ip4{from: own4, to: to, protocol: protocol}.packet(payload)
+			},
+			func(to netip.Addr, payload []byte) []byte {
+				return ip4{from: own4, to: to, protocol: unix.IPPROTO_TCP, fragment: 0x2000}.packet(payload)
+			},
+			func(to netip.Addr, payload []byte) []byte {
+				return ip4{from: own4, to: to, protocol: unix.IPPROTO_TCP, fragment: 4}.packet(payload)
+			}},
+		{"ipv6", "[2001:db8:2::200]:80", "[2001:db8:2::53]:53", own6,
+			func(to netip.Addr, protocol byte, payload []byte) []byte {
+				return ip6{from: own6, to: to, next: protocol, hops: 64}.packet(payload)
+			}, nil, nil},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			l, own := newShared(t)
+			p := phaseOf(t, "allowlist", "ok.test", good4.String())
+			l.install(t, l.shared(t, l.listen(t), p, p, p))
+			got, c := l.ours(t, own, secret, "tcp", f.origin)
+			asked, question := l.ours(t, own, secret, "udp", f.server)
+			if got != "direct" || asked != "direct" {
+				t.Fatalf("the sidecar's connections: %s, %s", got, asked)
+			}
+			from := func(c net.Conn) netip.AddrPort {
+				return netip.AddrPortFrom(f.from, netip.MustParseAddrPort(c.LocalAddr().String()).Port())
+			}
+			origin, server := netip.MustParseAddrPort(f.origin), netip.MustParseAddrPort(f.server)
+			segment := func(text string) []byte { return tcp(from(c), origin, 1, 1, 0x18, text) }
+			datagram := func(text string) []byte {
+				return udp6(f.from, server.Addr(), from(question).Port(), server.Port(), text)
+			}
+			var all []attempt
+			add := func(name string, send func(text string) error) { all = append(all, attempt{name: name, send: send}) }
+			for name, prepare := range map[string]func(int) error{
+				"plain": nil, "by_device": toDevice("eth0"), "not_put_together": noDefragment,
+				"mark_of_entries": withMark(OwnMark), "mark_0": withMark(0), "mark_of_others": withMark(114514),
+				"mark_nearly": withMark(secret ^ 1), "mark_swapped": withMark(0x713eca5e),
+			} {
+				if f.name == "ipv6" && name == "not_put_together" {
+					continue // IPv4 alone has that
 				}
-				defer c.Close()
-				if err := sendFrameOf("lo", ip4{from: bad4, to: own4, protocol: unix.IPPROTO_UDP}.packet(udp(80, 4321, "forged"))); err != nil {
-					return err
+				add("segment_"+name, func(text string) error {
+					return sendRaw(f.packet(origin.Addr(), unix.IPPROTO_TCP, segment(text)), prepare)
+				})
+				add("datagram_"+name, func(text string) error {
+					return sendRaw(f.packet(server.Addr(), unix.IPPROTO_UDP, datagram(text)), prepare)
+				})
+			}
+			for name, prepare := range map[string]func(int) error{"frame": nil, "frame_past_the_queue": pastQueue} {
+				prepared := []func(int) error{withMark(OwnMark)}
+				if prepare != nil {
+					prepared = append(prepared, prepare)
 				}
-				// Behind it, from an address of its own.
-				end, err := net.DialUDP("udp4", nil, c.LocalAddr().(*net.UDPAddr))
-				if err != nil {
-					return err
+				add(name+"_segment", func(text string) error {
+					return sendFrameOf("eth0", f.packet(origin.Addr(), unix.IPPROTO_TCP, segment(text)), prepared...)
+				})
+				add(name+"_datagram", func(text string) error {
+					return sendFrameOf("eth0", f.packet(server.Addr(), unix.IPPROTO_UDP, datagram(text)), prepared...)
+				})
+			}
+			if f.fragmentFirst != nil {
+				for name, prepare := range map[string]func(int) error{"": nil, "_not_put_together": noDefragment} {
+					add("first_fragment"+name, func(text string) error {
+						return sendRaw(f.fragmentFirst(origin.Addr(), segment(text)[:24]), prepare)
+					})
+					add("further_fragment"+name, func(text string) error {
+						return sendRaw(f.further(origin.Addr(), []byte(text)), prepare)
+					})
 				}
-				defer end.Close()
-				if _, err := end.Write([]byte("the end")); err != nil {
-					return err
-				}
-				buffer := make([]byte, 64)
-				n, _, err := c.ReadFrom(buffer)
-				got = string(buffer[:n])
-				return err
+			}
+			// A second socket at the same port, which a workload can have, goes where anybody's goes.
+			add("same_port", func(text string) error {
+				return sendUDP(server, "", reuse, bindTo(from(question)))(text)
 			})
-			if want := map[bool]string{true: "forged", false: "the end"}[mine == nil]; got != want {
-				t.Errorf("%q came first, want %q", got, want)
+			tap := newTap(t, l.outside, "eth0")
+			for i, a := range all {
+				l.workload.Run(t, func() error { _ = a.send(leak(i)); return nil })
+			}
+			l.end(t, own)
+			for i := range leaked(tap.until(t, "the end")) {
+				t.Errorf("came out: %s", all[i].name)
+			}
+			// The sidecar's go on.
+			for _, c := range []net.Conn{c, question} {
+				if got := exchange(c); got != "direct" {
+					t.Errorf("afterwards the sidecar's connection to %v: %s", c.RemoteAddr(), got)
+				}
+			}
+
+			// Without rules all but a few of these come out: those are not made wrongly.
+			if err := l.gate.Remove(); err != nil {
+				t.Fatal(err)
+			}
+			tap = newTap(t, l.outside, "eth0")
+			for i, a := range all {
+				l.workload.Run(t, func() error { _ = a.send(leak(i)); return nil })
+			}
+			c, end, err := l.connect(untold{}, 0, "udp", f.server)
+			if err == nil {
+				_, err = c.Write([]byte("the end"))
+				err = errors.Join(err, end())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			came := leaked(tap.until(t, "the end"))
+			for i, a := range all {
+				if !came[i] && a.name != "same_port" && !strings.HasPrefix(a.name, "first_fragment") && a.name != "further_fragment" {
+					t.Errorf("%s does not come out even without rules", a.name)
+				}
 			}
 		})
+	}
+}
+
+func withMark(mark uint32) func(int) error {
+	return func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }
+}
+
+func pastQueue(fd int) error {
+	return unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1)
+}
+
+func reuse(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
+
+func bindTo(a netip.AddrPort) func(int) error {
+	return func(fd int) error {
+		_, address := socketAddress(a)
+		return unix.Bind(fd, address)
+	}
+}
+
+// No frame comes in by the loopback, whatever source it names, and nothing that a socket can send there has another
+// source than the namespace's own. So nobody forges an answer to the sidecar, or is answered who has never asked.
+func TestSharedLoopback(t *testing.T) {
+	for name, mine := range map[string]*Shared{"own_namespace": nil, "shared": {Mark: secret}} {
+		for _, f := range []struct {
+			name     string
+			own, bad netip.Addr
+		}{{"ipv4", own4, bad4}, {"ipv6", own6, bad6}} {
+			t.Run(name+"_"+f.name, func(t *testing.T) {
+				l, _ := newShared(t)
+				s := l.shared(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"))
+				s.Shared = mine
+				l.install(t, s)
+				frame := func(from netip.Addr, text string) error {
+					payload := udp6(from, f.own, 80, 4321, text)
+					if f.own.Is4() {
+						return sendFrameOf("lo", ip4{from: from, to: f.own, protocol: unix.IPPROTO_UDP}.packet(payload))
+					}
+					return sendFrameOf("lo", ip6{from: from, to: f.own, next: unix.IPPROTO_UDP, hops: 64}.packet(payload))
+				}
+				got := make(map[string]bool)
+				l.workload.Run(t, func() error {
+					c, err := net.ListenUDP("udp", &net.UDPAddr{IP: f.own.AsSlice(), Port: 4321})
+					if err != nil {
+						return err
+					}
+					defer c.Close()
+					if err := errors.Join(frame(f.bad, "forged"), frame(f.own, "forged with an own source")); err != nil {
+						return err
+					}
+					for _, prepare := range []func(int) error{nil, noDefragment} {
+						payload := udp6(f.bad, f.own, 80, 4321, "forged by a raw socket")
+						packet := ip4{from: f.bad, to: f.own, protocol: unix.IPPROTO_UDP}.packet(payload)
+						if f.own.Is6() {
+							packet, prepare = ip6{from: f.bad, to: f.own, next: unix.IPPROTO_UDP, hops: 64}.packet(payload), nil
+						}
+						_ = sendRaw(packet, prepare)
+					}
+					// Behind all that, from an address of its own.
+					end, err := net.DialUDP("udp", nil, c.LocalAddr().(*net.UDPAddr))
+					if err != nil {
+						return err
+					}
+					defer end.Close()
+					if _, err := end.Write([]byte("the end")); err != nil {
+						return err
+					}
+					buffer := make([]byte, 64)
+					for !got["the end"] {
+						n, _, err := c.ReadFrom(buffer)
+						if err != nil {
+							return err
+						}
+						got[string(buffer[:n])] = true
+					}
+					return nil
+				})
+				if got["forged"] != (mine == nil) {
+					t.Errorf("a frame came in: %v, want %v", got["forged"], mine == nil)
+				}
+				if mine != nil && got["forged with an own source"] || got["forged by a raw socket"] {
+					t.Errorf("came in: %v", got)
+				}
+			})
+		}
+	}
+}
+
+// While policies change, the sidecar's connections begin and go on, and nothing of the workload's comes out that neither
+// policy lets out.
+func TestSharedSwitches(t *testing.T) {
+	l, own := newShared(t)
+	listeners := l.listen(t)
+	spec := func(n int) *Spec {
+		p := phaseOf(t, "no-network")
+		if n%2 == 0 {
+			p = phaseOf(t, "allowlist", "ok.test", good4.String(), good6.String())
+		}
+		return l.shared(t, listeners, p, p, p)
+	}
+	l.install(t, spec(0))
+	var lasting []net.Conn
+	for _, to := range []string{"192.0.2.200:80", "[2001:db8:2::200]:80"} {
+		for _, network := range []string{"tcp", "udp"} {
+			got, c := l.ours(t, own, secret, network, to)
+			if got != "direct" {
+				t.Fatalf("%s %s: %s", network, to, got)
+			}
+			lasting = append(lasting, c)
+		}
+	}
+	tap := newTap(t, l.outside, "eth0")
+	stop := make(chan struct{})
+	var loads sync.WaitGroup
+	halt := sync.OnceFunc(func() { close(stop); loads.Wait() })
+	defer halt()
+	load := func(do func(i int) error) {
+		loads.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := do(i); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	load(func(i int) error {
+		to := []string{"192.0.2.200:80", "[2001:db8:2::200]:80"}[i%2]
+		c, end, err := l.connect(own, secret, []string{"tcp", "udp"}[i/2%2], to)
+		if err != nil {
+			return fmt.Errorf("the sidecar's connection to %s: %w", to, err)
+		}
+		if got := exchange(c); got != "direct" {
+			err = fmt.Errorf("the sidecar's connection to %s: %s", to, got)
+		}
+		return errors.Join(err, end())
+	})
+	from := netip.AddrPortFrom(own4, netip.MustParseAddrPort(lasting[0].LocalAddr().String()).Port())
+	load(func(int) error {
+		return l.workload.Do(func() error {
+			for _, send := range []func(string) error{
+				sendUDP(netip.AddrPortFrom(bad4, 9), ""), sendUDP(netip.AddrPortFrom(good6, 9), ""),
+				func(text string) error {
+					return sendRaw(tcp4(from, netip.AddrPortFrom(bad4, 80), 1, 1, 0x18, text), nil)
+				},
+				func(text string) error {
+					return sendFrameOf("eth0", ip4{from: own4, to: bad4, protocol: unix.IPPROTO_UDP}.packet(udp(1, 9, text)))
+				},
+			} {
+				_ = send(leak(1))
+			}
+			return nil
+		})
+	})
+	load(func(int) error { // by a name, which is the proxy's to judge, or refused
+		return l.workload.Do(func() error {
+			if got := request("tcp", "192.0.2.200:81"); got != "proxy" && got != "refused" {
+				return fmt.Errorf("the workload's connection: %s", got)
+			}
+			return nil
+		})
+	})
+	for n := range 40 {
+		if err := l.gate.Stage(spec(n + 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(l.gate.Both(policy.Run), l.gate.Switch(policy.Run)); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range lasting {
+			if got := exchange(c); got != "direct" {
+				t.Fatalf("after %d switches the sidecar's connection to %v: %s", n+1, c.RemoteAddr(), got)
+			}
+		}
+	}
+	halt()
+	l.end(t, own)
+	if came := leaked(tap.until(t, "the end")); len(came) > 0 {
+		t.Error("something of the workload's came out")
 	}
 }
 
@@ -284,8 +669,8 @@ func TestSharedWithoutFrames(t *testing.T) {
 	}{
 		{"held", "no-network", true, false, false},
 		{"unheld", "no-network", true, true, true},
-		{"unheld-public", "public", true, true, false},
-		{"unheld-with-a-guard", "no-network", false, true, false},
+		{"unheld_public", "public", true, true, false},
+		{"unheld_with_a_guard", "no-network", false, true, false},
 	} {
 		s := &Spec{Spec: direct.Spec{Phases: threeOf(t, phaseOf(t, tt.mode), phaseOf(t, tt.mode), phaseOf(t, tt.mode))}}
 		if tt.shared {
@@ -300,8 +685,8 @@ func TestSharedWithoutFrames(t *testing.T) {
 	}
 }
 
-// sendFrameOf sends an IPv4 packet as a frame of the workload's own, to whoever is on the link.
-func sendFrameOf(device string, packet []byte) error {
+// sendFrameOf sends an IP packet as a frame of the workload's own, to whoever is on the link.
+func sendFrameOf(device string, packet []byte, prepare ...func(int) error) error {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
 		return err
@@ -311,20 +696,18 @@ func sendFrameOf(device string, packet []byte) error {
 		return err
 	}
 	defer unix.Close(fd)
-	to := &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: networkOrder(unix.ETH_P_IP), Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+	for _, p := range prepare {
+		if err := p(fd); err != nil {
+			return err
+		}
+	}
+	kind := uint16(unix.ETH_P_IP)
+	if packet[0]>>4 == 6 {
+		kind = unix.ETH_P_IPV6
+	}
+	to := &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: networkOrder(kind), Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
 	if device == "lo" {
 		to.Addr = [8]byte{}
 	}
 	return unix.Sendto(fd, packet, 0, to)
-}
-
-// connOf makes a connection of a socket, which stays the caller's.
-func connOf(fd int) (net.Conn, error) {
-	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close()
-	return net.FileConn(f)
 }

@@ -41,6 +41,17 @@ func networkOrder(n uint16) uint16 {
 // until returns all packets that have come when one with the text has, or fails after a time that is long enough.
 func (p *tap) until(t testing.TB, text string) (packets [][]byte) {
 	t.Helper()
+	return p.read(t, text, func(kind uint8) bool { return kind != unix.PACKET_OUTGOING })
+}
+
+// all is until for those too that leave.
+func (p *tap) all(t testing.TB, text string) (packets [][]byte) {
+	t.Helper()
+	return p.read(t, text, func(uint8) bool { return true })
+}
+
+func (p *tap) read(t testing.TB, text string, wanted func(kind uint8) bool) (packets [][]byte) {
+	t.Helper()
 	deadline := time.Now().Add(patience)
 	buffer := make([]byte, 1<<16)
 	for time.Now().Before(deadline) {
@@ -49,7 +60,7 @@ func (p *tap) until(t testing.TB, text string) (packets [][]byte) {
 			t.Fatal(err)
 		}
 		n, from, err := unix.Recvfrom(p.fd, buffer, unix.MSG_DONTWAIT)
-		if err != nil || from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING {
+		if err != nil || !wanted(from.(*unix.SockaddrLinklayer).Pkttype) {
 			continue
 		}
 		packet := bytes.Clone(buffer[:n])
