@@ -23,22 +23,34 @@ func (s *Spec) allPublic() bool {
 	return !slices.ContainsFunc(s.Phases[:], func(p direct.Phase) bool { return p.Rules.Mode() != policy.Public })
 }
 
-// framesChain is for what leaves through an interface: all frames of the workload's are refused, or those of IPv6 only.
-// All packets of the kernel's sockets have a route, also of raw sockets, and so has what it sends by itself but ARP.
+// held says which frames are refused.
+type held uint8
+
+const (
+	heldIPv6    held = iota // those of IPv6
+	heldAll                 // all but ARP, which the guard judges
+	heldSockets             // all that sockets have sent, ARP too
+)
+
+// framesChain is for what leaves through an interface. All packets of the kernel's sockets have a route, also of raw
+// sockets, and so has what it sends by itself but ARP.
 //
 // It accepts what comes to its end because it is there for a moment before its rules are.
-func framesChain(device string, only6 bool) nft.Chain {
-	accepted := nft.Is(nft.EtherType, nft.Word("arp"))
-	if only6 {
-		accepted = nft.Not(nft.EtherType, nft.Word("ip6"))
+func framesChain(device string, which held) nft.Chain {
+	refused := []nft.Part{nft.Count{Counter: framesCount}, nft.Drop}
+	rules := []nft.Rule{{nft.Not(nft.RouteClass, nft.Hex(0xffffffff)), nft.Accept}}
+	switch which {
+	case heldIPv6:
+		rules = append(rules, nft.Rule{nft.Not(nft.EtherType, nft.Word("ip6")), nft.Accept})
+	case heldSockets:
+		rules = append(rules, append(nft.Rule{nft.Not(nft.SocketOwner, nft.Number(0xffffffff))}, refused...))
+		fallthrough
+	default:
+		rules = append(rules, nft.Rule{nft.Is(nft.EtherType, nft.Word("arp")), nft.Accept})
 	}
 	return nft.Chain{
-		Name: device,
-		Hook: &nft.Hook{Type: "filter", At: "egress", Device: device, Priority: filterPriority, Accept: true},
-		Rules: []nft.Rule{
-			{nft.Not(nft.RouteClass, nft.Hex(0xffffffff)), nft.Accept},
-			{accepted, nft.Accept},
-			{nft.Count{Counter: framesCount}, nft.Drop},
-		},
+		Name:  device,
+		Hook:  &nft.Hook{Type: "filter", At: "egress", Device: device, Priority: filterPriority, Accept: true},
+		Rules: append(rules, refused),
 	}
 }

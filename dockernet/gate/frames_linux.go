@@ -14,11 +14,11 @@ import (
 // interfaceTries is how often interfaces are asked for, which may come and go.
 const interfaceTries = 5
 
-// holdFrames refuses the workload's own frames on all interfaces that there are, or those of IPv6 only. Kernels before
+// holdFrames refuses the workload's own frames on all interfaces that there are. Kernels before
 // Linux 5.16 cannot, which the preflight of package engine says.
-func (g *Gate) holdFrames(only6 bool) (err error) {
+func (g *Gate) holdFrames(which held) (err error) {
 	for range interfaceTries {
-		if err = g.tryHoldFrames(only6); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+		if err = g.tryHoldFrames(which); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 			break
 		}
 		if err := g.dial(); err != nil {
@@ -34,7 +34,7 @@ func (g *Gate) holdFrames(only6 bool) (err error) {
 	return nil
 }
 
-func (g *Gate) tryHoldFrames(only6 bool) error {
+func (g *Gate) tryHoldFrames(which held) error {
 	var interfaces []net.Interface
 	if err := g.ns.Do(func() (err error) {
 		interfaces, err = netns.Interfaces()
@@ -45,7 +45,7 @@ func (g *Gate) tryHoldFrames(only6 bool) error {
 	var chains []nft.Chain
 	for _, i := range interfaces {
 		if i.Flags&net.FlagLoopback == 0 {
-			chains = append(chains, framesChain(i.Name, only6))
+			chains = append(chains, framesChain(i.Name, which))
 		}
 	}
 	b := new(nft.Batch)

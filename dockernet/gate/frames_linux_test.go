@@ -72,7 +72,7 @@ func TestFrames(t *testing.T) {
 	refused("without rules again", "eth1", none)
 }
 
-func sendFrame(t testing.TB, ns *netnstest.Namespace, device string, kind uint16) (err error) {
+func sendFrame(t testing.TB, ns *netnstest.Namespace, device string, kind uint16, prepare ...func(int) error) (err error) {
 	t.Helper()
 	ns.Run(t, func() error {
 		link, err2 := net.InterfaceByName(device)
@@ -84,6 +84,11 @@ func sendFrame(t testing.TB, ns *netnstest.Namespace, device string, kind uint16
 			return err2
 		}
 		defer unix.Close(fd)
+		for _, p := range prepare {
+			if err2 := p(fd); err2 != nil {
+				return err2
+			}
+		}
 		err = unix.Sendto(fd, make([]byte, 64), 0, &unix.SockaddrLinklayer{
 			Ifindex: link.Index, Protocol: networkOrder(kind), Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}})
 		return nil
@@ -94,8 +99,8 @@ func sendFrame(t testing.TB, ns *netnstest.Namespace, device string, kind uint16
 // The kernel has what nft makes of the listing.
 func TestFramesListing(t *testing.T) {
 	ours, theirs := netnstest.New(t), netnstest.New(t)
-	for _, only6 := range []bool{false, true} {
-		chain := framesChain("lo", only6)
+	for _, which := range []held{heldIPv6, heldAll, heldSockets} {
+		chain := framesChain("lo", which)
 		table := &nft.Table{ID: framesID, Counters: []string{framesCount}, Chains: []nft.Chain{chain}}
 		nfttest.Run(t, theirs, "flush ruleset\n"+table.String(), "-f", "-")
 		nfttest.Run(t, ours, "", "flush", "ruleset")

@@ -257,7 +257,11 @@ func (g *Gate) stage(s *Spec) error {
 		return errors.Join(err, g.kernel.Send(d))
 	}
 	if !staged.allPublic {
-		if err := g.holdFrames(false); err != nil {
+		which := heldAll
+		if s.Shared != nil {
+			which = heldSockets
+		}
+		if err := g.holdFrames(which); err != nil {
 			return err
 		}
 		if err := s.checkFrames(g.unheld); err != nil {
@@ -285,7 +289,7 @@ func (g *Gate) enforce(r ref) error {
 	}
 	g.current, g.older = &r, nft.Objects{}
 	if wider {
-		return g.holdFrames(true)
+		return g.holdFrames(heldIPv6)
 	}
 	return nil
 }

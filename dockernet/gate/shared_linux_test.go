@@ -560,6 +560,27 @@ func TestSharedLoopback(t *testing.T) {
 	}
 }
 
+// The kernel alone asks and answers for neighbours.
+func TestSharedARP(t *testing.T) {
+	l := newLab(t, false) // where neighbours have to be found
+	for name, mode := range map[string]string{"no_network": "no-network", "public": "public"} {
+		p := phaseOf(t, mode)
+		l.install(t, l.shared(t, l.listen(t), p, p, p))
+		for what, prepare := range map[string]func(int) error{"plain": withMark(0), "past_the_queue": pastQueue} {
+			for kind, ethertype := range map[string]uint16{"arp": unix.ETH_P_ARP, "rarp": unix.ETH_P_RARP, "vlan": unix.ETH_P_8021Q} {
+				if err := sendFrame(t, l.workload, "eth0", ethertype, prepare); !errors.Is(err, unix.ENOBUFS) {
+					t.Errorf("%s: %s, %s: %v, want it refused", name, kind, what, err)
+				}
+			}
+		}
+	}
+	p := phaseOf(t, "public")
+	l.install(t, l.shared(t, l.listen(t), p, p, p))
+	if got := l.probe(t, "tcp", sibling4.String()+":80"); got != "direct" {
+		t.Errorf("a neighbour: %s", got)
+	}
+}
+
 // While policies change, the sidecar's connections begin and go on, and nothing of the workload's comes out that neither
 // policy lets out.
 func TestSharedSwitches(t *testing.T) {

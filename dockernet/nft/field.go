@@ -84,6 +84,9 @@ var (
 	Family   = &Field{name: "meta nfproto", base: inMeta, key: 15, size: 1}
 	Protocol = &Field{name: "meta l4proto", base: inMeta, key: 16, size: 1}
 
+	// SocketOwner is the user of the socket that has sent it, and not there if none has.
+	SocketOwner = &Field{name: "meta skuid", base: inMeta, key: 10, size: 4, native: true}
+
 	// RouteClass is there only if the packet has a route, as all have that the kernel made. The kernel knows no more of
 	// it than zero where nobody has given routes a class.
 	RouteClass = &Field{name: "meta rtclassid", base: inMeta, key: 13, size: 4, native: true}
