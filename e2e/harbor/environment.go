@@ -97,14 +97,14 @@ func (t *Trial) Go(ctx context.Context, python string, environ []string) (all []
 	command.Stderr = &problems
 	out, err := command.Output()
 	if err != nil {
-		return nil, fmt.Errorf("Harbor's environment: %w: %s\n%s", err, out, problems.Bytes())
+		return nil, fmt.Errorf("environment of Harbor: %w: %s\n%s", err, out, problems.Bytes())
 	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var one Outcome
 		if err := d.Decode(&one); err == io.EOF {
 			return all, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("Harbor's environment: %w: %s", err, out)
+			return nil, fmt.Errorf("environment of Harbor: %w: %s", err, out)
 		}
 		all = append(all, one)
 	}
