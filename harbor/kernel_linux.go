@@ -28,9 +28,10 @@ type kernel struct {
 	ns        *netns.Namespace
 	gate      *gate.Gate
 	queues    xdp.Queues // which nobody can send by, past the gate
-	mark      uint32     // of the sidecar's own sockets
 	listeners gate.Listeners
-	judging   matcher.Options
+	// Of the sidecar's own sockets.
+	mark, priority uint32
+	judging        matcher.Options
 
 	inForce, staged *rules
 	cutBefore       bool
@@ -59,7 +60,7 @@ func (k *kernel) compile(p policy.Policy) (*rules, error) {
 		phase.Inbound = policy.InboundAll
 	}
 	r := &rules{policy: p, spec: &gate.Spec{
-		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, Shared: &gate.Shared{Mark: k.mark},
+		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, Shared: &gate.Shared{Mark: k.mark, Priority: k.priority},
 	}}
 	for i := range r.spec.Phases {
 		r.spec.Phases[i] = phase
@@ -141,13 +142,14 @@ func (r *rules) cut() cut.Spec {
 	}
 }
 
-// Listing implements [Kernel]. The mark by which the rules know the sidecar's own connections is not shown.
+// Listing implements [Kernel]. The numbers by which the rules know the sidecar's own connections are not shown.
 func (k *kernel) Listing() (string, error) {
 	if k.inForce == nil {
 		return "", errors.New("no rules are in force")
 	}
 	text, err := gate.Listing(k.inForce.spec, always)
-	return strings.ReplaceAll(text, fmt.Sprintf("%#x", k.mark), "<secret>"), err
+	secrets := strings.NewReplacer(fmt.Sprintf("%#x", k.mark), "<secret>", fmt.Sprintf("%#x", k.priority), "<secret>")
+	return secrets.Replace(text), err
 }
 
 // close lets go of what was opened. The rules stay.

@@ -45,7 +45,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	upstreams := nameServers(ctx, ns, c)
-	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretMark()}
+	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretNumber(), priority: secretNumber()}
 	defer k.close()
 	own := gate.NewOwn(ns)
 	defer own.Close()
@@ -53,7 +53,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	k.judging.Never = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 	server, err := proxy.New(proxy.Config{
 		Upstreams: upstreams, Matcher: k.judging, Audit: c.Audit, Logger: c.Log, Version: c.Version,
-		Outgoing: &outgoing.Sockets{Announcer: own, Mark: k.mark},
+		Outgoing: &outgoing.Sockets{Announcer: own, Mark: k.mark, Priority: k.priority},
 	})
 	if err != nil {
 		return err
@@ -104,8 +104,8 @@ func nameServers(ctx context.Context, ns *netns.Namespace, c Config) []netip.Add
 	return servers
 }
 
-// secretMark is a mark of sockets that nobody can guess.
-func secretMark() uint32 {
+// secretNumber is a mark or priority of sockets that nobody can guess.
+func secretNumber() uint32 {
 	var b [4]byte
 	for {
 		_, _ = rand.Read(b[:]) // never fails

@@ -52,7 +52,7 @@ func fixed(s *Spec) []nft.Chain {
 		{Name: swallowChain, Rules: s.account(quietChain, refusedCount, "gate", nft.Drop)},
 		{Name: dnsChain, Rules: []nft.Rule{dnsTo(toProxy)}},
 	}
-	return slices.Concat(chains, s.Shared.returning(), forListeners(s.Listeners))
+	return slices.Concat(chains, s.Shared.chains(), forListeners(s.Listeners, s.Shared))
 }
 
 // redirects lets packets go to a listener that have been redirected to its address. A socket that is bound to another
@@ -136,13 +136,14 @@ func quiet() []nft.Rule {
 
 // forListeners makes the chains that hold the ports of the listeners: where connections are redirected, and what is
 // refused in a quarantine.
-func forListeners(l Listeners) (chains []nft.Chain) {
+func forListeners(l Listeners, shared *Shared) (chains []nft.Chain) {
 	proxy := nft.Chain{Name: proxyChain}
-	sealed := nft.Chain{Name: sealedChain, Rules: []nft.Rule{
+	sealed := nft.Chain{Name: sealedChain, Rules: slices.Concat([]nft.Rule{
 		append(nft.Rule{nft.Is(nft.OutIndex, loopback)}, reset...), // those that answer what is refused here
+	}, shared.sealed(), []nft.Rule{
 		{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), deny},
 		{nft.Is(nft.IPDestination, nft.Single(engineResolver)), deny},
-	}}
+	})}
 	listeners := map[nft.Kind]*nft.Chain{
 		nft.IPv4: {Name: listenersChain + "4", Kind: nft.IPv4},
 		nft.IPv6: {Name: listenersChain + "6", Kind: nft.IPv6},

@@ -132,7 +132,7 @@ func (g *Gate) Retarget(l Listeners) error {
 			return errors.New("the namespace has got or lost ::1: install the gate again")
 		}
 		b := new(nft.Batch)
-		b.Replace(tableID, forListeners(l)...)
+		b.Replace(tableID, forListeners(l, g.known.Shared)...)
 		if err := g.kernel.Send(b); err != nil {
 			return err
 		}

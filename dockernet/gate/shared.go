@@ -19,14 +19,15 @@ import (
 //     answers to the sidecar
 //
 // The workload may set marks too (CAP_NET_RAW), and send packets that belong to the sidecar's connections, with headers
-// that it has made itself. So Mark is a number that nobody can guess. Who has not CAP_NET_ADMIN cannot see it: rules
-// clear it before a packet comes to where others could look.
+// that it has made itself. So Mark and Priority are numbers that nobody can guess; one alone would be found by trying, for
+// four billion packets take an hour or two. Who has not CAP_NET_ADMIN cannot see them: rules clear them before a packet
+// comes to where others could look.
 //
 // What the workload can still forge are answers of the engine's resolver, 127.0.0.11, for that is a loopback address like
 // its own. The sidecar asks the servers behind it where it can.
 type Shared struct {
-	// Mark is that of the sidecar's sockets (SO_MARK of socket(7)), not 0.
-	Mark uint32
+	// Mark and Priority are those of the sidecar's sockets (SO_MARK and SO_PRIORITY of socket(7)), neither of them 0.
+	Mark, Priority uint32
 }
 
 // ErrFrames is in the error for a kernel that cannot refuse frames of the workload's own making where nothing else does.
@@ -34,8 +35,8 @@ var ErrFrames = errors.New("this kernel lets the workload send frames past all r
 	"it takes Linux 5.16 or newer to have another policy than public here")
 
 func (s *Shared) check() error {
-	if s != nil && s.Mark == 0 {
-		return errors.New("the mark of the sidecar's sockets is 0, which all have")
+	if s != nil && (s.Mark == 0 || s.Priority == 0) {
+		return errors.New("the mark or the priority of the sidecar's sockets is 0, which all have")
 	}
 	return nil
 }
@@ -87,7 +88,7 @@ func (s *Shared) opening() []nft.Rule {
 	}
 	var rules []nft.Rule
 	for _, f := range []nft.Kind{nft.IPv4, nft.IPv6} {
-		rules = append(rules, nft.Rule{nft.Is(nft.Mark, nft.Hex(s.Mark)),
+		rules = append(rules, nft.Rule{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Is(nft.Priority, nft.Hex(s.Priority)),
 			nft.In{Fields: []*nft.Field{f.Destination(), nft.AnyPort, nft.AnySource}, Set: ownSets[f].Name},
 			nft.SetCTMark(OwnMark), nft.Accept})
 	}
@@ -100,9 +101,24 @@ func (s *Shared) own() []nft.Rule {
 		return nil
 	}
 	return []nft.Rule{
-		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.SetMark{Clear: ^uint32(0)}, nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Accept},
-		{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Is(nft.CTDirection, nft.Original), nft.Goto(swallowChain)},
+		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Is(nft.Priority, nft.Hex(s.Priority)), nft.SetMark{Clear: ^uint32(0)}, nft.SetPriority(0),
+			nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Accept},
+		{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Jump(claimedChain)},
 	}
+}
+
+// claimedChain is for packets that are sent inside, without the mark, and belong to the sidecar's connections by their
+// addresses and ports. The workload has made those to the sidecar's servers, and those from them: true answers come from
+// elsewhere. Only the engine's resolver is inside too.
+const claimedChain = "claimed"
+
+// sealed is what is refused of that in a quarantine, behind the resets by which the kernel itself refuses what the sidecar
+// sends then.
+func (s *Shared) sealed() []nft.Rule {
+	if s == nil {
+		return nil
+	}
+	return []nft.Rule{{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Not(nft.FibSource, nft.Word("local")), nft.Goto(swallowChain)}}
 }
 
 // onlyTCP refuses the rest in phases that are confined.
@@ -119,12 +135,19 @@ const returningChain = "returning"
 // returningPriority is before the kernel puts fragments together, and before conntrack (NF_IP_PRI_RAW_BEFORE_DEFRAG).
 const returningPriority = -450
 
-// returning drops frames on the loopback: what the kernel has sent there itself has its route already.
-func (s *Shared) returning() []nft.Chain {
+// chains are those that belong to no generation. Frames on the loopback are dropped: what the kernel has sent there itself
+// has its route already.
+func (s *Shared) chains() []nft.Chain {
 	if s == nil {
 		return nil
 	}
 	return []nft.Chain{{
+		Name: claimedChain,
+		Rules: []nft.Rule{
+			{nft.Is(nft.CTDirection, nft.Original), nft.Goto(swallowChain)},
+			{nft.Not(nft.FibSource, nft.Word("local")), nft.Goto(swallowChain)},
+		},
+	}, {
 		Name: returningChain,
 		Hook: &nft.Hook{Type: "filter", At: "prerouting", Priority: returningPriority, Accept: true},
 		Rules: []nft.Rule{

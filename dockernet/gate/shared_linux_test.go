@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/direct"
+	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 	"sluice/proxy/outgoing"
 )
 
-// secret is the mark of the sidecar's sockets in these tests.
-const secret = 0x5eca3e71
+// secret and secret2 are mark and priority of the sidecar's sockets in these tests.
+const secret, secret2 = 0x5eca3e71, 0x71c0ffee
 
 // newShared is a lab with the sidecar inside of the workload's namespace, and without a guard.
 func newShared(t *testing.T) (*lab, *Own) {
@@ -32,7 +33,7 @@ func newShared(t *testing.T) (*lab, *Own) {
 
 func (l *lab) shared(t *testing.T, listeners Listeners, phases ...direct.Phase) *Spec {
 	s := l.spec(t, listeners, phases...)
-	s.Shared = &Shared{Mark: secret}
+	s.Shared = &Shared{Mark: secret, Priority: secret2}
 	return s
 }
 
@@ -46,6 +47,9 @@ func (untold) Opened(netip.AddrPort, uint16) error { return nil }
 func (l *lab) connect(told outgoing.Announcer, mark uint32, network, to string) (c net.Conn, end func() error, err error) {
 	at := netip.MustParseAddrPort(to)
 	sockets := &outgoing.Sockets{Announcer: told, Mark: mark}
+	if mark == secret {
+		sockets.Priority = secret2
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err = l.workload.Do(func() (err error) {
@@ -95,7 +99,7 @@ func (l *lab) end(t *testing.T, own *Own) {
 // The kernel has what nft makes of the rules for a shared namespace.
 func TestSharedListing(t *testing.T) {
 	s := example(true, threeOf(t, phaseOf(t, "allowlist", "ok.test", "192.0.2.5")))
-	s.Shared = &Shared{Mark: secret}
+	s.Shared = &Shared{Mark: secret, Priority: secret2}
 	kernelHasListing(t, s)
 }
 
@@ -169,12 +173,18 @@ func TestSharedOwnConnections(t *testing.T) {
 	}
 }
 
-// Nobody sees the sidecar's mark on its packets: not when they leave, nor on the loopback, nor when the rules take them
+// Nobody sees the sidecar's mark and priority on its packets: not when they leave, nor on the loopback, nor when the rules take them
 // for anybody's.
 func TestSharedMarkIsSecret(t *testing.T) {
 	l, own := newShared(t)
 	l.engine(t)
 	l.install(t, l.shared(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"), phaseOf(t, "no-network")))
+	nfttest.Run(t, l.workload, fmt.Sprintf(`
+		table inet look {
+			counter seen { }
+			chain leaving { type filter hook postrouting priority 200; meta priority %[1]d counter name seen; }
+			chain coming { type filter hook prerouting priority -500; meta priority %[1]d counter name seen; }
+		}`, uint32(secret2)), "-f", "-")
 	const another = 7
 	tap := new(tap)
 	l.workload.Run(t, func() (err error) {
@@ -227,6 +237,9 @@ func TestSharedMarkIsSecret(t *testing.T) {
 	}
 	if seen := tap.all(t, "the end"); len(seen) != 1 {
 		t.Errorf("%d packets have the mark, the first: %x", len(seen)-1, seen[0])
+	}
+	if got := nfttest.Run(t, l.workload, "", "list", "counter", "inet", "look", "seen"); !strings.Contains(got, "packets 0 bytes 0") {
+		t.Errorf("packets have the priority: %s", got)
 	}
 }
 
@@ -396,7 +409,8 @@ func TestSharedForged(t *testing.T) {
 			for name, prepare := range map[string]func(int) error{
 				"plain": nil, "by_device": toDevice("eth0"), "not_put_together": noDefragment,
 				"mark_of_entries": withMark(OwnMark), "mark_0": withMark(0), "mark_of_others": withMark(114514),
-				"mark_nearly": withMark(secret ^ 1), "mark_swapped": withMark(0x713eca5e),
+				"mark_nearly": withMark(secret ^ 1), "mark_alone": withMark(secret), "priority_alone": withPriority(secret2),
+				"mark_and_another_priority": func(fd int) error { return errors.Join(withMark(secret)(fd), withPriority(secret2^1)(fd)) },
 			} {
 				if f.name == "ipv6" && name == "not_put_together" {
 					continue // IPv4 alone has that
@@ -479,6 +493,10 @@ func withMark(mark uint32) func(int) error {
 	return func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }
 }
 
+func withPriority(priority uint32) func(int) error {
+	return func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(priority)) }
+}
+
 func pastQueue(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1)
 }
@@ -492,10 +510,77 @@ func bindTo(a netip.AddrPort) func(int) error {
 	}
 }
 
+// What a raw socket sends to the sidecar's own sockets, from the addresses of those whom they are connected to, does not
+// come: neither to one that waits for an answer, nor in a quarantine.
+func TestSharedForgedAnswers(t *testing.T) {
+	for _, f := range []struct{ name, server string }{{"ipv4", "192.0.2.53:53"}, {"ipv6", "[2001:db8:2::53]:53"}} {
+		t.Run(f.name, func(t *testing.T) {
+			l, own := newShared(t)
+			p := phaseOf(t, "allowlist", "ok.test", "192.0.2.53", "2001:db8:2::53")
+			l.install(t, l.shared(t, l.listen(t), p, p, p))
+			got, c := l.ours(t, own, secret, "udp", f.server)
+			if got != "direct" {
+				t.Fatalf("the sidecar's question: %s", got)
+			}
+			server, mine := netip.MustParseAddrPort(f.server), netip.MustParseAddrPort(c.LocalAddr().String())
+			forge := func(prepare func(int) error) func(string) error {
+				return func(text string) error {
+					b := udp6(server.Addr(), mine.Addr(), server.Port(), mine.Port(), text)
+					if mine.Addr().Is4() {
+						return sendRaw(ip4{from: server.Addr(), to: mine.Addr(), protocol: unix.IPPROTO_UDP}.packet(b), prepare)
+					}
+					return sendRaw(ip6{from: server.Addr(), to: mine.Addr(), next: unix.IPPROTO_UDP, hops: 64}.packet(b), prepare)
+				}
+			}
+			frame := func(text string) error {
+				b := udp6(server.Addr(), mine.Addr(), server.Port(), mine.Port(), text)
+				if mine.Addr().Is4() {
+					return sendFrameOf("lo", ip4{from: server.Addr(), to: mine.Addr(), protocol: unix.IPPROTO_UDP}.packet(b))
+				}
+				return sendFrameOf("lo", ip6{from: server.Addr(), to: mine.Addr(), next: unix.IPPROTO_UDP, hops: 64}.packet(b))
+			}
+			attempts := []func(string) error{frame, forge(nil), forge(withMark(OwnMark)), forge(toDevice("lo"))}
+			if mine.Addr().Is4() {
+				attempts = append(attempts, forge(noDefragment))
+			}
+			all := func() {
+				l.workload.Run(t, func() error {
+					for _, send := range attempts {
+						_ = send("forged")
+					}
+					return nil
+				})
+			}
+			all()
+			if got := exchange(c); got != "direct" {
+				t.Errorf("the next answer: %s", got)
+			}
+			if err := l.gate.Quarantine(); err != nil {
+				t.Fatal(err)
+			}
+			all()
+			if err := l.gate.Switch(policy.Baseline); err != nil {
+				t.Fatal(err)
+			}
+			if got := exchange(c); got != "direct" {
+				t.Errorf("the next answer after a quarantine: %s", got)
+			}
+			// They do come where there are no rules.
+			if err := l.gate.Remove(); err != nil {
+				t.Fatal(err)
+			}
+			all()
+			if got := exchange(c); got != "forged" {
+				t.Errorf("without rules: %s", got)
+			}
+		})
+	}
+}
+
 // No frame comes in by the loopback, whatever source it names, and nothing that a socket can send there has another
 // source than the namespace's own. So nobody forges an answer to the sidecar, or is answered who has never asked.
 func TestSharedLoopback(t *testing.T) {
-	for name, mine := range map[string]*Shared{"own_namespace": nil, "shared": {Mark: secret}} {
+	for name, mine := range map[string]*Shared{"own_namespace": nil, "shared": {Mark: secret, Priority: secret2}} {
 		for _, f := range []struct {
 			name     string
 			own, bad netip.Addr
@@ -695,14 +780,16 @@ func TestSharedWithoutFrames(t *testing.T) {
 	} {
 		s := &Spec{Spec: direct.Spec{Phases: threeOf(t, phaseOf(t, tt.mode), phaseOf(t, tt.mode), phaseOf(t, tt.mode))}}
 		if tt.shared {
-			s.Shared = &Shared{Mark: secret}
+			s.Shared = &Shared{Mark: secret, Priority: secret2}
 		}
 		if err := s.checkFrames(tt.unheld); tt.refused != errors.Is(err, ErrFrames) || !tt.refused && err != nil {
 			t.Errorf("%s: %v, want it refused: %v", tt.name, err, tt.refused)
 		}
 	}
-	if err := (&Shared{}).check(); err == nil {
-		t.Error("no error for a mark that all sockets have")
+	for _, s := range []*Shared{{}, {Mark: secret}, {Priority: secret2}} {
+		if err := s.check(); err == nil {
+			t.Errorf("no error for %+v, which all sockets have", *s)
+		}
 	}
 }
 

@@ -73,6 +73,8 @@ var (
 var (
 	Length = &Field{name: "meta length", base: inMeta, key: 0, size: 4, native: true}
 	Mark   = &Field{name: "meta mark", base: inMeta, key: 3, size: 4, native: true}
+	// Priority is that of the socket (SO_PRIORITY of socket(7)).
+	Priority = &Field{name: "meta priority", base: inMeta, key: 2, size: 4, native: true}
 	// etherProtocol is EtherType without VLAN tags.
 	etherProtocol = &Field{name: "meta protocol", base: inMeta, key: 1, size: 2}
 
