@@ -33,7 +33,7 @@ func fixed(s *Spec) []nft.Chain {
 			ownSource,
 			// The kernel makes fragments after these rules. Sockets can ask for their own ones not to be put together
 			// before (IP_NODEFRAG in ip(7)): then they belong to no connection, and nat does not see them.
-			{nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, refuse},
+			{nft.Masked{Field: nft.IPFragments, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, refuse},
 		}},
 		{Name: loopbackChain, Rules: []nft.Rule{
 			// What nat has redirected does not have this destination any more. The rest is what nat does not look at.

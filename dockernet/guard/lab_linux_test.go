@@ -290,7 +290,7 @@ func (l *lab) dropped(t testing.TB, name string) map[string]uint64 {
 	t.Helper()
 	packets := make(map[string]uint64)
 	for name, count := range l.counters(t, name) {
-		if name != allowedCount && name != judgedCount && name != repliesCount && name != resetsCount {
+		if name != allowedCount && name != repliesCount && name != resetsCount {
 			packets[name] = count.Packets
 		}
 	}

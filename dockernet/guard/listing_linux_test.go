@@ -38,7 +38,7 @@ func TestKernelHasTheListing(t *testing.T) {
 					batch.AddChains(table.ID, table.Chains...)
 					// nft tests in every rule what kind of packet it is, and can show rules only if they do.
 					for i := range table.Chains {
-						table.Chains[i].Kind = nft.AnyKind
+						table.Chains[i].Kind, table.Chains[i].Protocol = nft.AnyKind, ""
 					}
 					batch.AddRules(table.ID, table.Chains...)
 				}, table.String())

@@ -17,7 +17,6 @@ const ingressChain = "ingress"
 const (
 	allowedCount = "allowed" // also for connections that are open already
 	resetsCount  = "resets"
-	judgedCount  = "judged" // by the phases
 
 	sourceCount      = "false_source"
 	malformedCount   = "malformed"
@@ -30,7 +29,7 @@ const (
 )
 
 var (
-	portCounters = []string{allowedCount, resetsCount, judgedCount,
+	portCounters = []string{allowedCount, resetsCount,
 		sourceCount, malformedCount, misdirectedCount, neighbourCount, quarantineCount}
 	tableCounters = []string{repliesCount, refusedCount}
 )
@@ -199,15 +198,17 @@ func (c config) setMark(bits uint32) nft.SetMark {
 // addMark leaves the other one of the two bits as it is.
 func addMark(bits uint32) nft.SetMark { return nft.SetMark{Set: bits} }
 
+// etherTypes are asked for in one piece with the address before them: of the link's header the kernel reads every piece
+// the slow way.
+var etherTypes = map[nft.Kind]nft.Bytes{nft.IPv4: {0x08, 0x00}, nft.IPv6: {0x86, 0xdd}}
+
 // ingress judges frames and ARP, and leads packets to the chains of a generation.
 func (c config) ingress(s *Spec, g generation) nft.Chain {
-	rules := []nft.Rule{
-		g.drop(sourceCount, nft.Not(nft.EtherSource, s.Hardware)),
-		{nft.SetMark{Clear: uint32(c.mark)}},
-	}
+	rules := []nft.Rule{{nft.SetMark{Clear: uint32(c.mark)}}}
 	for _, f := range s.families() {
-		rules = append(rules, nft.Rule{nft.Is(nft.EtherType, nft.Word(f.String())), g.to("ip" + version(f))})
+		rules = append(rules, nft.Rule{nft.Is(nft.EtherFrom, slices.Concat(s.Hardware[:], etherTypes[f])), g.to("ip" + version(f))})
 	}
+	rules = append(rules, g.drop(sourceCount, nft.Not(nft.EtherSource, s.Hardware)))
 	return nft.Chain{Name: ingressChain, Hook: ingressHook(s.Interface), Rules: slices.Concat(rules, c.arp(s, g), []nft.Rule{
 		g.drop(neighbourCount, isARP),
 		g.drop(malformedCount),
@@ -232,7 +233,7 @@ func (b *builder) inForce(phases ...ref) (chains []nft.Chain) {
 				link.Rules = append(link.Rules, nft.Rule{nft.Jump(r.link(f))})
 			}
 		}
-		judge.Rules = append(judge.Rules, nft.Rule{addMark(b.mark.allowed()), nft.Count{Counter: allowedCount}, nft.Accept})
+		judge.Rules = append(judge.Rules, nft.Rule{nft.Count{Counter: allowedCount}, nft.Accept})
 		chains = append(chains, judge)
 		if b.secluded() {
 			chains = append(chains, link)

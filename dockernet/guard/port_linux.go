@@ -401,7 +401,7 @@ func (p *Port) Counters() (c PortCounters, err error) {
 			}
 			of := func(counter string) nft.Counter { return got[p.full(counter)] }
 			c = PortCounters{
-				Judged: of(judgedCount), Allowed: of(allowedCount), Resets: of(resetsCount),
+				Allowed: of(allowedCount), Resets: of(resetsCount),
 				FalseSource: of(sourceCount), Malformed: of(malformedCount), Misdirected: of(misdirectedCount), Neighbour: of(neighbourCount), Quarantine: of(quarantineCount),
 			}
 			return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // packets makes the chain for packets of a family: what does not depend on a phase. What is left is to be judged, with
-// no bits in the mark.
+// "allowed" in the mark, which stays if nothing refuses it.
 func (b *builder) packets(f nft.Kind) {
 	var rules []nft.Rule
 	if f == nft.IPv6 {
@@ -28,40 +28,57 @@ func (b *builder) packets(f nft.Kind) {
 	rules = append(rules, b.plan.Closed(f, b.drop(refusedCount)...)...)
 	rules = append(rules, nft.Rule{found(b.mark.open()), nft.Count{Counter: resetsCount}, nft.Accept})
 	rules = append(rules, b.plan.Open(f, nft.Count{Counter: allowedCount}, nft.Accept)...)
-	b.ownChain(f, b.name("ip"+version(f)), append(rules, nft.Rule{b.setMark(0), nft.Count{Counter: judgedCount}, nft.Goto(b.generation.judge(f))})...)
+	b.ownChain(f, b.name("ip"+version(f)), append(rules, nft.Rule{nft.Goto(b.generation.judge(f))})...)
 }
 
-// shape makes the chain that says in the mark what a packet is, for its caller only: open for a reset, and allowed for
+// shape makes the chains that say in the mark what a packet is, for their caller only: open for a reset, and allowed for
 // what may be judged. Nothing says that it is something else.
+//
+// Every packet that a container sends comes by here, so what is asked first is what most of them are, and in pieces of
+// the headers that the kernel reads fastest (nft_payload_fast_ops, nft_bitwise_fast_ops).
 func (b *builder) shape(f nft.Kind) {
-	next, icmp, icmpType, header := nft.IPProtocol, nft.Word("icmp"), nft.ICMPType, nft.Number(20)
+	next, icmp, icmpType := nft.IPProtocol, nft.Word("icmp"), nft.ICMPType
 	var rules []nft.Rule
 	if f == nft.IPv4 {
 		rules = []nft.Rule{
 			{nft.Not(nft.IPHeaderLength, nft.Number(5)), nft.Return},
-			{nft.Masked{Field: nft.IPFragment, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, nft.Return},
+			{nft.Masked{Field: nft.IPFragments, Mask: 0x3fff, Not: true, Value: nft.Number(0)}, nft.Return},
 		}
 	} else {
-		next, icmp, icmpType, header = nft.IP6Next, "ipv6-icmp", nft.ICMP6Type, 40
-	}
-	// What the kernel calls the protocol further on is the one behind all extension headers.
-	rules = append(rules, nft.Rule{nft.Not(next, nft.Word("tcp")), nft.Not(next, nft.Word("udp")), nft.Not(next, icmp), nft.Return})
-	// The reset of a socket that a switch has destroyed must reach the other end, whatever the phase.
-	for _, words := range resetWords {
-		rules = append(rules, nft.Rule{
-			nft.Masked{Field: nft.TCPFlags, Mask: 7, Words: []nft.Word{"fin", "syn", "rst"}, Value: nft.Word("rst")},
-			nft.Is(nft.TCPOffset, words), nft.Is(nft.Length, header+4*words),
-			addMark(b.mark.open()), nft.Return})
+		next, icmp, icmpType = nft.IP6Next, "ipv6-icmp", nft.ICMP6Type
 	}
 	allowed := []nft.Part{addMark(b.mark.allowed()), nft.Return}
 	forContainers := nft.Rule{nft.Is(nft.Protocol, icmp)}
 	for _, types := range notForContainers[f] {
 		forContainers = append(forContainers, nft.Not(icmpType, types))
 	}
+	// What the kernel calls the protocol further on is the one behind all extension headers.
 	b.chain(f, b.name("shape"+version(f)), append(rules,
-		append(nft.Rule{nft.Not(nft.TCPPort, nft.Number(0))}, allowed...),
+		nft.Rule{nft.Is(next, nft.Word("tcp")), b.to(b.segments(f, allowed))},
+		nft.Rule{nft.Not(next, nft.Word("udp")), nft.Not(next, icmp), nft.Return},
 		append(nft.Rule{nft.Not(nft.UDPPort, nft.Number(0))}, allowed...),
 		append(forContainers, allowed...))...)
+}
+
+// segments makes the chain for TCP, and returns its name.
+func (b *builder) segments(f nft.Kind, allowed []nft.Part) string {
+	header := nft.Number(20)
+	if f == nft.IPv6 {
+		header = 40
+	}
+	// The reset of a socket that a switch has destroyed must reach the other end, whatever the phase.
+	var resets []nft.Rule
+	for _, words := range resetWords {
+		resets = append(resets, nft.Rule{nft.Is(nft.TCPOffset, words), nft.Is(nft.Length, header+4*words), addMark(b.mark.open()), nft.Return})
+	}
+	to, name := b.name("resets"+version(f)), "segments"+version(f)
+	b.chains = append(b.chains,
+		nft.Chain{Name: to, Kind: f, Protocol: "tcp", Rules: resets},
+		nft.Chain{Name: b.name(name), Kind: f, Protocol: "tcp", Rules: []nft.Rule{
+			{nft.Masked{Field: nft.TCPOffsetOn, Mask: 0x070000, Value: nft.Hex(0x040000)}, nft.Jump(to)},
+			append(nft.Rule{nft.Not(nft.TCPPort, nft.Number(0))}, allowed...),
+		}})
+	return name
 }
 
 // resetWords are how many words of 4 bytes a reset has that Linux sends: the header, and timestamps if the connection
@@ -116,12 +133,16 @@ func (b *builder) onLink(f nft.Kind) []netip.Prefix { return of(b.OnLink, f, net
 // them, whatever its address.
 func (b *builder) misdirected(f nft.Kind) nft.Rule {
 	var elsewhere []nft.Part
-	for _, p := range append(b.onLink(f), groups[f]...) {
-		elsewhere = append(elsewhere, nft.Not(f.Destination(), nft.Network(p)))
+	not := func(networks []netip.Prefix) {
+		for _, p := range networks {
+			elsewhere = append(elsewhere, nft.Not(f.Destination(), nft.Network(p)))
+		}
 	}
+	not(b.onLink(f))
 	for _, h := range b.Routers {
 		elsewhere = append(elsewhere, nft.Not(nft.EtherDestination, h))
 	}
+	not(groups[f])
 	return b.drop(misdirectedCount, elsewhere...)
 }
 

@@ -45,10 +45,9 @@ type Counters struct {
 
 // PortCounters are what was counted of one veth since its rules were made.
 type PortCounters struct {
-	// Judged are packets that the phase in force was asked about, and Allowed those of them that are on the direct plane.
-	// Some may be for connections that are open only, see [Counters.NotOpen]. Others are in [Counters.Refused] or
-	// [Counters.Replies].
-	Judged, Allowed nft.Counter
+	// Allowed are packets on the direct plane of the phase in force. Some may be for connections that are open only, see
+	// [Counters.NotOpen]. Others are in [Counters.Refused] or [Counters.Replies].
+	Allowed nft.Counter
 	// Resets end connections, whatever the phase.
 	Resets nft.Counter
 
