@@ -164,11 +164,16 @@ func (w *isolation) start(t *testing.T, name string, networks ...string) *inhabi
 	return &inhabitant{inspected, ns}
 }
 
+// hostAddresses are addresses of the host on no network of the attacker's.
+var hostAddresses = [2]netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fd64::1")}
+
 // attacker is the container that attacks.
 type attacker struct {
 	*isolation
 	*inhabitant
 	around attempts.Surroundings
+	// sharesNetwork: there is no other sidecar than one in the same network.
+	sharesNetwork bool
 	// refused are those that must not have arrived while the policy was in force.
 	refused []*attempts.Attempt
 }
@@ -183,7 +188,7 @@ func (w *isolation) newAttacker(t *testing.T, name string, networks []string) *a
 		a.around.Internal = a.around.Internal && strings.HasSuffix(n, "internal")
 		a.around.Links = append(a.around.Links, a.link(t, n, byte(i)))
 	}
-	a.around.Host = [2]netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fd64::1")}
+	a.around.Host = hostAddresses
 	a.around.Foreign = addressesOn(w.peers[w.prefix+"foreign"], w.prefix+"foreign")
 	return a
 }
@@ -355,6 +360,9 @@ func (a *attacker) look(t *testing.T) {
 		}
 	}
 	a.around.Sidecar = [2]netip.Addr{}
+	if a.sharesNetwork {
+		return
+	}
 	running, err := a.engine.ContainerList(t.Context(), container.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

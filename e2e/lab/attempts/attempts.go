@@ -30,7 +30,7 @@ type Surroundings struct {
 	Host, Foreign, Sidecar [2]netip.Addr
 	// IPv4Only is set if the container has no addresses of IPv6.
 	IPv4Only bool
-	// Closed is a port of the controller's on all addresses of the host.
+	// Closed is a port of the controller's on all addresses of the host; 0 if there is no controller.
 	Closed uint16
 }
 

@@ -61,6 +61,17 @@ type Policy struct {
 	noQUIC bool
 	// anyFrames: the gate leaves it to the guard what IPv4 the workload sends past its own kernel.
 	anyFrames bool
+	// shared: the proxy sends from where the workload does, so it need not leave near targets to that.
+	shared bool
+	// confined: nothing leaves but TCP.
+	confined bool
+}
+
+// Shared is the policy as a sidecar enforces it that shares the workload's network.
+func (p *Policy) Shared() *Policy {
+	s := *p
+	s.shared, s.anyFrames, s.confined = true, false, p.open != everything
+	return &s
 }
 
 var (
@@ -100,6 +111,9 @@ func (p *Policy) Passes(a *Attempt, internal, gate bool) (must, may bool) {
 	if a.Network == "frame" && gate && !(p.anyFrames && strings.HasPrefix(a.Name, "v4/")) {
 		return false, false
 	}
+	if p.confined && (a.Way == datagrams || a.Way == quic) {
+		return false, false
+	}
 	local := a.Near()
 	straight := p.straight[a.Whom] && (local || !internal)
 	switch a.Way {
@@ -114,7 +128,8 @@ func (p *Policy) Passes(a *Attempt, internal, gate bool) (must, may bool) {
 	case named:
 		may = p.names && (gate || p.straight[outside] && !internal)
 	case explicit:
-		may = p.open[a.Whom] && !local && gate
+		may = p.open[a.Whom] && (!local || p.shared) && gate
+		return may && !local && !a.Blind, may
 	case unasked:
 		return false, p.open[a.Whom] && !local
 	case stray:

@@ -40,8 +40,11 @@ func (m *maker) proxies() {
 	for to, name := range map[Target]string{outside: "outside", allowed: "allowed", denied: "denied", sibling: "sibling", host: "host"} {
 		ask(name, to, netip.AddrPortFrom(m.addressOf(to), port()))
 	}
+	if a := m.Host[m.family]; a.IsValid() {
+		ask("other-address-of-host", host, netip.AddrPortFrom(a, port()))
+	}
 	for name, a := range map[string]netip.Addr{
-		"other-address-of-host": m.Host[m.family], "foreign": m.Foreign[m.family], "sidecar": m.Sidecar[m.family],
+		"foreign": m.Foreign[m.family], "sidecar": m.Sidecar[m.family],
 		"metadata": netip.MustParseAddr([]string{"169.254.169.254", "fd00:ec2::254"}[m.family]),
 		"loopback": []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}[m.family],
 	} {
@@ -49,7 +52,9 @@ func (m *maker) proxies() {
 			ask(name, nobody, netip.AddrPortFrom(a, port()))
 		}
 	}
-	ask("controller", nobody, netip.AddrPortFrom(m.Host[m.family], m.Closed))
+	if m.Closed != 0 {
+		ask("controller", nobody, netip.AddrPortFrom(m.Host[m.family], m.Closed))
+	}
 	if m.family == 0 {
 		m.add("proxy/name", outside, explicit, "tcp", proxy, func(token []byte) []byte {
 			return fmt.Appendf(nil, "CONNECT %s.any.test:443 HTTP/1.1\r\nHost: x\r\n\r\n", token)

@@ -35,7 +35,8 @@ func (m *maker) sockets() {
 
 	m.forbiddenAddresses()
 
-	for _, mark := range []int{1, 0x1000, 0x2000, 0x3000, -1} {
+	const harbor = 114514 // with which Harbor's own sidecar lets a socket out
+	for _, mark := range []int{1, 0x1000, 0x2000, 0x3000, harbor, -1} {
 		a := m.add(fmt.Sprintf("udp-mark-%x", mark), outside, datagrams, "udp", netip.AddrPortFrom(m.stranger(), port()), nil)
 		a.Mark = mark
 		a = m.tcp(fmt.Sprintf("tcp-mark-%x", mark), outside, connection, "tcp", netip.AddrPortFrom(m.stranger(), port()))
@@ -98,6 +99,9 @@ func (m *maker) forbiddenAddresses() {
 		}
 	}
 	for _, a := range []netip.Addr{m.Host[m.family], m.link.Gateway[m.family]} {
+		if m.Closed == 0 {
+			break
+		}
 		to := netip.AddrPortFrom(a, m.Closed)
 		m.add("tcp-closed-"+a.String(), nobody, connection, "tcp", to, func(token []byte) []byte {
 			return fmt.Appendf(nil, "GET /%s HTTP/1.0\r\n\r\n", token)

@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+
+	"sluice/dockernet/netns"
+	"sluice/e2e/harbor"
+	"sluice/e2e/lab/attempts"
+	"sluice/e2e/lab/closed"
+	"sluice/e2e/lab/tap"
+)
+
+// TestHarborAttempts lets a service beside the sidecar try everything of package attempts under the modes that refuse,
+// and at last without any rules, where it has to arrive.
+func TestHarborAttempts(t *testing.T) {
+	h := newHarbor(t)
+	h.up(t)
+	a := h.attacker(t)
+	flows := a.hold(t)
+	for _, p := range attempts.Policies {
+		switch p.Name {
+		case "public":
+			h.policy(t, "allow-all")
+		case "no-network":
+			h.policy(t, "deny-all")
+		case attempts.Allowlist.Name:
+			h.policy(t, "allow", "203.0.113.40", "2001:db8::40", "web.test")
+		default:
+			continue
+		}
+		t.Run(p.Name, func(t *testing.T) {
+			p := p.Shared()
+			passing := flows.check(t, p)
+			a.check(t, p, true)
+			passing(t)
+			a.checkLate(t)
+		})
+	}
+	t.Run("without", func(t *testing.T) {
+		err := a.ns.Do(func() error {
+			out, err := exec.Command("nft", "delete table inet sluice; add table netdev sluice; delete table netdev sluice").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("nft: %w: %s", err, out)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.tryWithout(t)
+	})
+}
+
+// attacker is the service of that name.
+func (h *harborTask) attacker(t *testing.T) *attacker {
+	t.Helper()
+	engine, err := lab.Engine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	if err := lab.LeaveBridgesAlone(); err != nil {
+		t.Fatal(err)
+	}
+	w := &isolation{prefix: h.Project + "_", engine: engine, peers: map[string]*inhabitant{}}
+	inspect := func(service string) *inhabitant {
+		c, err := engine.ContainerInspect(t.Context(), h.Project+"-"+service+"-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &inhabitant{InspectResponse: c}
+	}
+	enter := func(c *inhabitant) *inhabitant {
+		ns, err := netns.Open(c.NetworkSettings.SandboxKey, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ns.Close() })
+		c.ns = ns
+		return c
+	}
+	network := w.prefix + "default"
+	peer, sidecar := enter(inspect("apart")), enter(inspect(harbor.Sidecar))
+	w.peers[network] = peer
+	w.tap(t, func() (*tap.Tap, error) {
+		return tap.Interface("the internet", lab.InInternetNamespace, closed.LinkName)
+	})
+	w.tap(t, func() (*tap.Tap, error) { return tap.Delivered("the host", lab.InEngineNamespace, closed.LinkName) })
+	w.tap(t, func() (*tap.Tap, error) { return tap.Interface("the peer", peer.ns.Do, "eth0") })
+	base := *sidecar.ContainerJSONBase
+	base.ID = inspect("attacker").ID // which acts, in the sidecar's network
+	a := &attacker{isolation: w, sharesNetwork: true, inhabitant: &inhabitant{ns: sidecar.ns,
+		InspectResponse: container.InspectResponse{ContainerJSONBase: &base, NetworkSettings: sidecar.NetworkSettings}}}
+	a.around.Host = hostAddresses
+	a.around.Links = []attempts.Link{a.link(t, network, 0)}
+	return a
+}
