@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"time"
@@ -43,14 +44,14 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		return err
 	}
 	var containers []*container
-	for _, name := range []string{"free", "held", "sibling"} {
+	for _, name := range []string{"free", "held", "sibling", "control"} {
 		c, err := st.start(name, network)
 		if err != nil {
 			return err
 		}
 		containers = append(containers, c)
 	}
-	free, bound, sibling := containers[0], containers[1], containers[2]
+	free, bound, sibling, control := containers[0], containers[1], containers[2], containers[3]
 	var inSibling net.Listener
 	if err := sibling.ns.Do(func() (err error) {
 		inSibling, err = listen(":" + strconv.Itoa(sinkPort))
@@ -77,14 +78,13 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		{from: free, to: beside, sink: inSibling},
 		{from: bound, to: beside, sink: inSibling},
 		alone.way(st.sink),
+		{from: control, to: routed, sink: st.sink},
 	}
-	var direct, named, near, directRate, nearRate, own ratios
+	var direct, named, near, directRate, nearRate, own, same ratios
 	for i := range st.rounds + 1 {
 		costs := make([]flow, len(ways))
-		for j := range ways {
-			if i%2 == 1 { // backwards every other time
-				j = len(ways) - 1 - j
-			}
+		// What comes before a way is felt in it: the caches it has left, and sockets that are still being closed.
+		for _, j := range rand.Perm(len(ways)) {
 			var err error
 			if costs[j], err = ways[j].carry(i%4 < 2); err != nil {
 				return fmt.Errorf("traffic by way %d: %w", j, err)
@@ -97,6 +97,7 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		directRate = append(directRate, float64(costs[0].took)/float64(costs[1].took))
 		named = append(named, float64(costs[0].took)/float64(costs[2].took))
 		own = append(own, float64(costs[2].own)/float64(costs[5].own))
+		same = append(same, float64(costs[6].cpu)/float64(costs[0].cpu))
 		near = append(near, float64(costs[4].cpu)/float64(costs[3].cpu))
 		nearRate = append(nearRate, float64(costs[3].took)/float64(costs[4].took))
 	}
@@ -104,6 +105,7 @@ func trafficFigures(ctx context.Context, st *stage) error {
 	st.note("name plane", named.median())
 	st.note("name plane CPU", own.median())
 	row("direct plane, routed: CPU a byte, to the same without Sluice", "%v; rate %v (%d rounds of %d MiB)", direct, directRate, len(direct), volume>>20)
+	row("routed without Sluice in another container: the same, which shows how far to trust it", "%v", same)
 	row("direct plane, between siblings: the same", "%v; rate %v", near, nearRate)
 	row("name plane: rate, to the routed way without Sluice", "%v", named)
 	row("name plane: CPU a byte of the sidecar, to its own on the loopback device", "%v", own)
