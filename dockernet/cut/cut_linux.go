@@ -417,7 +417,7 @@ func (c *cutter) everyHostEntry(addresses []netip.Addr, each func(*entry), list 
 
 // remove deletes both at the same time, for there may be hundreds of thousands.
 func (c *cutter) remove(inside, host [][]byte) (err error) {
-	if c.Spared != nil {
+	if c.Spec != nil && c.Spared != nil { // a sweep of many has no Spec of its own
 		host = nil
 	}
 	var deleted int
