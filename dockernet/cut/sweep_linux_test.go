@@ -120,6 +120,22 @@ func TestSweepByTheRulesInForce(t *testing.T) {
 	}
 }
 
+// Raw frames pass no rule inside that has conntrack look at them, so the host alone knows what they began.
+func TestSweepOfWhatTheHostAloneKnows(t *testing.T) {
+	w := newWorld(t)
+	serve(t, w.outside, servicePort, beyond...)
+	for i := range own {
+		connect(t, w.inside, "udp", refused[i], servicePort).Close()
+		connect(t, w.inside, "udp", allowed[i], servicePort).Close()
+	}
+	want(t, w.sweep(t, w.place(w.spec(false))), Report{HostEntries: 2, Swept: true})
+	for i := range own {
+		if n, stays := entries(t, w.host, own[i], refused[i]), entries(t, w.host, own[i], allowed[i]); n != 0 || stays != 1 {
+			t.Errorf("%d refused entries on the host and %d allowed ones, want 0 and 1", n, stays)
+		}
+	}
+}
+
 // A namespace that is gone keeps no other from being swept.
 func TestSweepWithoutNamespace(t *testing.T) {
 	w := newWorld(t)
