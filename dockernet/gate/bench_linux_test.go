@@ -239,3 +239,21 @@ func onOneCPU(t testing.TB, f func() error) {
 		t.Fatal(err)
 	}
 }
+
+// BenchmarkOwn tells the rules of a connection of the sidecar's, and takes it back: what each costs beyond connect.
+func BenchmarkOwn(b *testing.B) {
+	l := newLab(b, false)
+	s := l.spec(b, l.listen(b), phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24"))
+	s.Shared = &Shared{Mark: secret, Priority: secret2}
+	if err := l.gate.Install(s, policy.Baseline); err != nil {
+		b.Fatal(err)
+	}
+	own := NewOwn(l.workload.Namespace)
+	defer own.Close()
+	to := netip.AddrPortFrom(bad4, 443)
+	for b.Loop() {
+		if err := errors.Join(own.Open(to, 40000), own.Opened(to, 40000)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

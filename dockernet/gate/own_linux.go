@@ -13,7 +13,7 @@ import (
 )
 
 // Own tells the rules of a [Shared] namespace which connections the sidecar opens itself. Its methods may be called by
-// any number of goroutines. Each takes a transaction of some 0.1 ms, or waits for one that is under way.
+// any number of goroutines. Each takes a transaction of some 25 µs, or waits for one that is under way.
 type Own struct {
 	ns *netns.Namespace
 
