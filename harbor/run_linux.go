@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"sluice/control"
 	"sluice/dockernet/direct"
 	"sluice/dockernet/gate"
@@ -42,6 +44,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
 	if err := ofContainer(ns); err != nil {
+		return err
+	}
+	known, err := networkOf(ns)
+	if err != nil {
 		return err
 	}
 	upstreams := nameServers(ctx, ns, c)
@@ -77,7 +83,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.end(true)) }()
 	c.Log.Info("ready", "mode", p.Mode, "targets", len(p.Targets))
-	return serve(ctx, asked, s.Do)
+	// Without either, nobody keeps to the policy.
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return watch(ctx, ns, known, func() { s.refresh(ctx) }) })
+	both.Go(func() error { return serve(ctx, asked, s.Do) })
+	return both.Wait()
 }
 
 // resolverTime is how long it may take to find out whom the engine's resolver asks.

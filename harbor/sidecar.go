@@ -127,6 +127,30 @@ func (s *Sidecar) swapLocked(ctx context.Context, p policy.Policy) (r receipt, e
 	return r, err
 }
 
+// refresh brings the policy in force for what the network has by now, frames on interfaces that have come above all.
+func (s *Sidecar) refresh(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	err := s.kernel.Stage(s.policy)
+	if err == nil && s.problem != "" {
+		return // everything else is refused already
+	}
+	if err == nil {
+		_, err = s.swapLocked(context.WithoutCancel(ctx), s.policy)
+	}
+	if err == nil {
+		err = s.inForceLocked(s.policy)
+	}
+	if err != nil {
+		_ = s.quarantineLocked(fmt.Errorf("the network has changed: %w", err)) // which says so in the log
+		return
+	}
+	s.log.Info("the network has changed, and the policy holds there", "generation", s.generation)
+}
+
 func (s *Sidecar) inForceLocked(p policy.Policy) error {
 	s.policy, s.problem = p, ""
 	s.generation++

@@ -69,6 +69,44 @@ func TestBegin(t *testing.T) {
 	}
 }
 
+// Interfaces that come later are under the policy too, in a quarantine as well; where that fails everything is refused.
+func TestRefresh(t *testing.T) {
+	for _, row := range []struct{ fails, steps, show string }{
+		{"", "stage, both, apply no-network, switch, cut, ready true", "generation: 2"},
+		{"stage", "stage, block, quarantine, ready false", "the network has changed: out of order"},
+		{"switch", "stage, both, apply no-network, switch, block, quarantine, ready false", "the network has changed: out of order"},
+	} {
+		f := new(fake)
+		s := begun(t, f, refuseAll())
+		f.took()
+		f.fails = map[string]error{row.fails: errors.New("out of order")}
+		s.refresh(context.Background())
+		if got := f.took(); got != row.steps {
+			t.Errorf("%s fails: %s; want %s", row.fails, got, row.steps)
+		}
+		if got := s.do("show"); !strings.Contains(got.Stdout+got.Stderr, row.show) {
+			t.Errorf("%s fails: it shows %+v", row.fails, got)
+		}
+		if row.fails == "" {
+			continue
+		}
+		f.fails = nil
+		s.refresh(context.Background())
+		if got, want := f.took(), "stage"; got != want {
+			t.Errorf("in a quarantine: %s; want %s", got, want)
+		}
+	}
+	f := new(fake)
+	s := begun(t, f, refuseAll())
+	if err := s.end(true); err != nil {
+		t.Fatal(err)
+	}
+	f.took()
+	if s.refresh(context.Background()); f.took() != "" {
+		t.Error("the rules are made anew after the end")
+	}
+}
+
 // What is allowed during a switch is a part of what both policies allow, and the answer comes when all is done.
 func TestSwitchOrder(t *testing.T) {
 	f := new(fake)
