@@ -41,6 +41,15 @@ func HostProblems() []Problem {
 			list = append(list, p)
 		}
 	}
+	for _, table := range []struct{ family, file string }{{"ipv4", "arp_cache"}, {"ipv6", "ndisc_cache"}} {
+		stats, err := os.ReadFile("/proc/net/stat/" + table.file) // not there in other namespaces than the host's
+		most, err2 := number("/proc/sys/net/" + table.family + "/neigh/default/gc_thresh3")
+		if err == nil && err2 == nil {
+			if p, found := neighbourProblem(table.family, string(stats), most); found {
+				list = append(list, p)
+			}
+		}
+	}
 	return list
 }
 

@@ -109,8 +109,8 @@ func (st *stage) makeNamespace(s *simulated, real *container, bridge, port strin
 	if err != nil {
 		return err
 	}
-	// The kernel keeps few neighbours that it has found by itself, for all namespaces together (gc_thresh3), and two for each
-	// of a crowd are too many: those are told.
+	// The kernel keeps few neighbours that it has found by itself, for all namespaces together (gc_thresh3), and three for each
+	// of a crowd are too many: those are told. The loopback device has one for all addresses (arp_hash in the kernel).
 	know := func(link int, address netip.Addr, mac net.HardwareAddr) error {
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: address.AsSlice(), HardwareAddr: mac})
 	}
@@ -166,10 +166,12 @@ func (st *stage) makeNamespace(s *simulated, real *container, bridge, port strin
 			if err := netlink.LinkSetUp(link); err != nil {
 				return err
 			}
+			neighbour, at := netip.IPv4Unspecified(), make(net.HardwareAddr, 6)
 			if name == "eth0" {
-				if err := know(link.Attrs().Index, s.address.Masked().Addr().Next(), gateway); err != nil {
-					return err
-				}
+				neighbour, at = s.address.Masked().Addr().Next(), gateway
+			}
+			if err := know(link.Attrs().Index, neighbour, at); err != nil {
+				return err
 			}
 		}
 		return netlink.RouteAdd(&netlink.Route{Gw: s.address.Masked().Addr().Next().AsSlice()})

@@ -72,7 +72,7 @@ func (st *stage) soakOnce(ctx context.Context, members []*simulated) (err error)
 		if err != nil {
 			return err
 		}
-		users = append(users, &soaker{stage: st, id: m.id, ns: ns, sandbox: m.sandbox, now: &soakRun})
+		users = append(users, &soaker{stage: st, id: m.id, ns: ns, sandbox: m.sandbox, now: &soakRun, last: "attach", lastAt: time.Now()})
 	}
 	var tally tally
 	if len(members) == 1 {
