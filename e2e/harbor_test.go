@@ -101,6 +101,8 @@ func (h *harborTask) up(t *testing.T) {
 	}
 }
 
+var inForce = regexp.MustCompile(`(?s)^mode: .*generation: [0-9]+\n`) // in what show prints
+
 var records = regexp.MustCompile(`(?m)^\{.*\n`) // of the audit, in a log
 
 // policy switches, and fails the test if that fails.
@@ -198,15 +200,25 @@ func TestHarbor(t *testing.T) {
 		h.fails(t, curl+"http://169.254.169.254/")
 	})
 	t.Run("bad-input", func(t *testing.T) {
-		before := h.policy(t, "show")
+		before := inForce.FindString(h.policy(t, "show"))
 		for _, row := range [][]string{{"allow", "http://web.test"}, {"allow", "web.test", "10.0.0.1/8"}, {"allow_all"}, {"deny-all", "x"}, {}} {
 			if out, err := h.Policy(t.Context(), row...); err == nil {
 				t.Errorf("%q succeeds: %s", row, out)
 			}
 		}
-		if after := h.policy(t, "show"); after != before {
+		if after := inForce.FindString(h.policy(t, "show")); after != before || after == "" {
 			t.Errorf("%s; before %s", after, before)
 		}
+	})
+	t.Run("counted", func(t *testing.T) {
+		h.policy(t, "deny-all")
+		count := regexp.MustCompile(`kernel: ([0-9]+) packets`)
+		before := count.FindString(h.policy(t, "show"))
+		h.fails(t, "ping -c 1 -W 1 203.0.113.66")
+		if after := count.FindString(h.policy(t, "show")); after == before || after == "" {
+			t.Errorf("%q, and %q before a ping was refused", after, before)
+		}
+		h.policy(t, "allow-all")
 	})
 	t.Run("switches", func(t *testing.T) {
 		took := regexp.MustCompile(`([0-9.]+) ms\)`)

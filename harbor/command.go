@@ -99,6 +99,11 @@ func (s *Sidecar) show() Answer {
 	for _, t := range s.policy.Targets {
 		fmt.Fprintf(&b, "allowed: %v\n", t)
 	}
+	refused, err := s.kernel.Refused()
+	if err != nil {
+		return Answer{Code: failed, Stdout: b.String(), Stderr: failure(err)}
+	}
+	fmt.Fprintf(&b, "refused by the kernel: %d packets\n", refused)
 	return Answer{Stdout: b.String()}
 }
 

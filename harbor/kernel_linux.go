@@ -152,6 +152,20 @@ func (k *kernel) Listing() (string, error) {
 	return secrets.Replace(text), err
 }
 
+// Refused implements [Kernel].
+func (k *kernel) Refused() (packets uint64, err error) {
+	c, err := k.gate.Counters()
+	if err != nil {
+		return 0, err
+	}
+	frames, err := k.gate.FramesRefused()
+	packets = c.RefusedAlways.Packets + frames.Packets
+	for _, one := range c.Refused {
+		packets += one.Packets
+	}
+	return packets, err
+}
+
 // close lets go of what was opened. The rules stay.
 func (k *kernel) close() {
 	k.closing.Wait()

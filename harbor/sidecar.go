@@ -25,8 +25,9 @@ type Kernel interface {
 	Cut() (Cut, error)
 	// Quarantine refuses everything until Switch or Install succeeds.
 	Quarantine() error
-	// Listing are the rules in force, as nft prints them.
+	// Listing are the rules in force, as nft prints them, and Refused counts the packets that rules have refused.
 	Listing() (string, error)
+	Refused() (packets uint64, err error)
 }
 
 // Cut says what has become of connections that the kernel had let through by itself.

@@ -30,6 +30,7 @@ func (f *fake) Both() error                   { return f.step("both") }
 func (f *fake) Switch() error                 { return f.step("switch") }
 func (f *fake) Quarantine() error             { return f.step("quarantine") }
 func (f *fake) Listing() (string, error)      { return "table inet\n", f.fails["listing"] }
+func (f *fake) Refused() (uint64, error)      { return 5, f.fails["refused"] }
 func (f *fake) Cut() (Cut, error)             { return Cut{Ended: 1, Kept: 2}, f.step("cut") }
 func (f *fake) Block(string)                  { _ = f.step("block") }
 func (f *fake) Apply(_ context.Context, p policy.Policy) (control.Receipt, error) {
@@ -118,7 +119,7 @@ func TestSwitchOrder(t *testing.T) {
 		{"allow", "", "ok: deny all egress, for no target was given (generation 2, as before)"},
 		{"allow B.test a.test", "stage, both, apply allowlist, switch, cut, ready true", "ok: allowlist applied (generation 3, "},
 		{"allow a.test. b.test a.test", "", "ok: allowlist applied (generation 3, as before)"},
-		{"show", "", "mode: allowlist\ngeneration: 3\nallowed: a.test\nallowed: b.test\n"},
+		{"show", "", "mode: allowlist\ngeneration: 3\nallowed: a.test\nallowed: b.test\nrefused by the kernel: 5 packets\n"},
 		{"rules", "", "table inet\n"},
 		{"allow-all", "stage, both, apply public, switch, cut, ready true", "ok: allow all egress (generation 4, "},
 	} {
@@ -153,7 +154,7 @@ func TestBadCommandsChangeNothing(t *testing.T) {
 			t.Errorf("%q: %+v after %q; want code %d and %q after nothing", row.args, a, f.took(), row.code, row.want)
 		}
 	}
-	if a := s.do("show"); a.Stdout != "mode: public\ngeneration: 1\n" {
+	if a := s.do("show"); a.Stdout != "mode: public\ngeneration: 1\nrefused by the kernel: 5 packets\n" {
 		t.Errorf("show: %+v", a)
 	}
 }
