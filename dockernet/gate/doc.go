@@ -20,4 +20,7 @@
 //
 // Frames that the workload makes itself, past all of this, do not leave, but for those of IPv4 if all phases are public:
 // see package guard about checksums. Raw IP sockets are the kernel's, and go the same way as others.
+//
+// Where the sidecar lives in the namespace itself, its own connections go by "steer" and "output" too, before everything
+// else: see [Shared].
 package gate
