@@ -1,0 +1,177 @@
+package harbor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"sluice/dockernet/gate"
+	"sluice/dockernet/netns"
+	"sluice/dockernet/netns/netnstest"
+	"sluice/policy"
+)
+
+// A network with interfaces that only a host has is the host's.
+func TestOfContainer(t *testing.T) {
+	ns, peer := netnstest.New(t), netnstest.New(t)
+	netnstest.Link(t,
+		netnstest.End{In: ns, Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}},
+		netnstest.End{In: peer, Name: "peer", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	if err := ofContainer(ns.Namespace); err != nil {
+		t.Error(err)
+	}
+	if err := ns.Handle(t).LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ofContainer(ns.Namespace); !errors.Is(err, netns.ErrHost) || !strings.Contains(err.Error(), "br0 (bridge)") {
+		t.Errorf("%v, want that it is the host's", err)
+	}
+}
+
+// TestKernel goes through a sidecar's switches, with rules in the kernel and nobody behind the listeners.
+func TestKernel(t *testing.T) {
+	ns, peer := netnstest.New(t), netnstest.New(t)
+	netnstest.Link(t,
+		netnstest.End{In: ns, Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}},
+		netnstest.End{In: peer, Name: "peer", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("192.0.2.9/24")}})
+	var servers []net.Listener
+	for _, at := range []string{"192.0.2.1:80", "192.0.2.9:80"} {
+		peer.Run(t, func() error {
+			l, err := net.Listen("tcp", at)
+			servers = append(servers, l)
+			return err
+		})
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	ended := make(chan struct{})
+	defer close(ended)
+	for _, l := range servers {
+		defer l.Close()
+		serving.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				serving.Go(func() { _, _ = io.Copy(c, c) })
+				serving.Go(func() {
+					<-ended
+					c.Close()
+				})
+			}
+		})
+	}
+	sockets, err := ns.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sockets.Close()
+	mark, priority := secretNumber(), secretNumber()
+	k := &kernel{ns: ns.Namespace, gate: gate.New(ns.Namespace), mark: mark, priority: priority,
+		listeners: gate.Listeners{TCP4: sockets.TCP4.Port, UDP4: sockets.UDP4.Port, TCP6: sockets.TCP6.Port, UDP6: sockets.UDP6.Port}}
+	defer k.close()
+
+	dial := func(to string) (c net.Conn, err error) {
+		t.Helper()
+		ns.Run(t, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			c, err = (&net.Dialer{}).DialContext(ctx, "tcp", to)
+			return nil
+		})
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return c, err
+	}
+	echoes := func(c net.Conn) error {
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := c.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(c, make([]byte, 1))
+		return err
+	}
+	change := func(p policy.Policy) {
+		t.Helper()
+		_, cutErr := Cut{}, error(nil)
+		err := k.Stage(p)
+		if err == nil {
+			err = k.Both()
+		}
+		if err == nil {
+			err = k.Switch()
+		}
+		if err == nil {
+			_, cutErr = k.Cut()
+		}
+		if err := errors.Join(err, cutErr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := dial("192.0.2.1:80")
+	if err != nil || echoes(before) != nil {
+		t.Fatalf("without rules: %v", err)
+	}
+	if err := k.Install(refuseAll()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	if err := echoes(before); err == nil {
+		t.Error("LEAK: what was open before goes on")
+	}
+	if _, err := dial("192.0.2.1:80"); err == nil {
+		t.Error("LEAK: no-network lets a connection out")
+	}
+	only, err := allowlist([]string{"192.0.2.9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(public())
+	first, err := dial("192.0.2.1:80")
+	if err != nil || echoes(first) != nil {
+		t.Errorf("public: %v", err)
+	}
+	second, err := dial("192.0.2.9:80")
+	if err != nil || echoes(second) != nil {
+		t.Errorf("public: %v", err)
+	}
+	change(only)
+	if err := echoes(second); err != nil {
+		t.Errorf("what both policies allow was cut: %v", err)
+	}
+	if err := echoes(first); err == nil {
+		t.Error("LEAK: what the new policy refuses goes on")
+	}
+	text, err := k.Listing()
+	for _, secret := range []uint32{mark, priority} {
+		if err != nil || !strings.Contains(text, "table inet") || strings.Contains(text, strings.TrimPrefix(fmt.Sprintf("%#x", secret), "0x")) {
+			t.Errorf("the listing shows a secret, or nothing: %v\n%s", err, text)
+		}
+	}
+	if err := k.Quarantine(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial("192.0.2.9:80"); err == nil {
+		t.Error("LEAK: a quarantine lets a connection out")
+	}
+	if n, err := k.Refused(); err != nil || n == 0 {
+		t.Errorf("%d packets refused, %v", n, err)
+	}
+	change(only)
+	if c, err := dial("192.0.2.9:80"); err != nil || echoes(c) != nil {
+		t.Errorf("after the quarantine: %v", err)
+	}
+}
