@@ -22,7 +22,8 @@
 // What a change costs the kernel grows with the number of tables, for it goes through their list for every message, with
 // the number of all chains, which it looks at when a transaction ends, and with what is in the same table, which it
 // checks for loops. So a few ports share a table, and in it the sets and chains that are equal, which are those of the
-// phases as a rule. What tells ports from each other each has for itself: addresses, counters and limits.
+// phases as a rule, and what logs. What tells ports from each other each has for itself: addresses, counters and limits of
+// neighbours.
 //
 // # What is left
 //

@@ -35,7 +35,8 @@ var (
 )
 
 // The kernel looks at every chain of all tables whenever anything changes (nf_tables_commit), so there are few of a
-// port's own: those with its addresses, counters and limits. Ports that share a table have the others in common.
+// port's own: those with its addresses, counters and limits of neighbours. Ports that share a table have the others in
+// common.
 
 // Chains that drop and log, one for what the phase refuses and one for what no phase would let through.
 const (
@@ -129,7 +130,7 @@ func build(s *Spec, c config, g generation) *rules {
 	b := &builder{Spec: s, config: c, generation: g, own: make(map[string]bool), floors: make(map[policy.Inbound]*direct.Floor)}
 	b.plan = direct.NewPlan(&s.Spec, s.families(), false, g.name)
 	b.chain(nft.AnyKind, b.name(refusedChain), b.dropped(refusedChain)...)
-	b.ownChain(nft.AnyKind, b.name(forgedChain), b.dropped(forgedChain)...)
+	b.chain(nft.AnyKind, b.name(forgedChain), b.dropped(forgedChain)...)
 	for _, f := range s.families() {
 		b.ownChain(f, g.judge(f))
 		if b.secluded() {
@@ -177,7 +178,7 @@ func (g generation) drop(counter string, tests ...nft.Part) nft.Rule {
 	return slices.Concat(tests, []nft.Part{nft.Count{Counter: counter}, g.to(chain)})
 }
 
-// Limits of what is logged, by reason and port, and how much of a packet: the headers and what a reader could recognise.
+// Limits of what is logged, by reason and table, and how much of a packet: the headers and what a reader could recognise.
 const (
 	logRate, logBurst = 20, 100 // packets, a second and at once
 	logBytes          = 160
