@@ -97,6 +97,7 @@ func TestSwitchLeavesConnects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			port, free := busyListener(t, func(c net.Conn) {
+				_, _ = c.Read(make([]byte, 1024)) // an answer before the request is none
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 			})
 			r := start(t, `"public"`, Config{Hosts: known.hosts, Workers: 1})
