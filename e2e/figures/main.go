@@ -101,6 +101,8 @@ func helperProcess(args []string) func() error {
 	switch {
 	case len(args) == 1 && args[0] == farArgument:
 		return holdConnections
+	case len(args) == 2 && args[0] == plainArgument:
+		return func() error { return relayPlainly(args[1]) }
 	case len(args) == 3 && args[0] == floodArgument:
 		return func() error { return floodMain(args[1], args[2]) }
 	}

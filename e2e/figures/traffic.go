@@ -43,15 +43,23 @@ func trafficFigures(ctx context.Context, st *stage) error {
 	if _, err := st.docker("network", "create", network); err != nil {
 		return err
 	}
+	const alongside = "relays" // a bridge for the plain relay alone, as the sidecar has one
+	if _, err := st.docker("network", "create", alongside); err != nil {
+		return err
+	}
 	var containers []*container
-	for _, name := range []string{"free", "held", "sibling", "control"} {
-		c, err := st.start(name, network)
+	for _, name := range []string{"free", "held", "sibling", "control", alongside} {
+		on := network
+		if name == alongside {
+			on = alongside
+		}
+		c, err := st.start(name, on)
 		if err != nil {
 			return err
 		}
 		containers = append(containers, c)
 	}
-	free, bound, sibling, control := containers[0], containers[1], containers[2], containers[3]
+	free, bound, sibling, control, relays := containers[0], containers[1], containers[2], containers[3], containers[4]
 	var inSibling net.Listener
 	if err := sibling.ns.Do(func() (err error) {
 		inSibling, err = listen(":" + strconv.Itoa(sinkPort))
@@ -69,6 +77,11 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		return err
 	}
 	defer alone.close()
+	plain, err := st.startPlain(control, relays)
+	if err != nil {
+		return err
+	}
+	defer plain.close()
 	port := strconv.Itoa(sinkPort)
 	routed, beside := net.JoinHostPort(sinkAddress, port), net.JoinHostPort(sibling.ip, port)
 	ways := []way{
@@ -79,8 +92,9 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		{from: bound, to: beside, sink: inSibling},
 		alone.way(st.sink),
 		{from: control, to: routed, sink: st.sink},
+		plain.way(control, st.sink),
 	}
-	var direct, named, near, directRate, nearRate, own, same ratios
+	var direct, named, near, directRate, nearRate, own, same, floor, ours, floorRate ratios
 	for i := range st.rounds + 1 {
 		costs := make([]flow, len(ways))
 		// What comes before a way is felt in it: the caches it has left, and sockets that are still being closed.
@@ -97,6 +111,9 @@ func trafficFigures(ctx context.Context, st *stage) error {
 		directRate = append(directRate, float64(costs[0].took)/float64(costs[1].took))
 		named = append(named, float64(costs[0].took)/float64(costs[2].took))
 		own = append(own, float64(costs[2].own)/float64(costs[5].own))
+		floor = append(floor, float64(costs[7].own)/float64(costs[5].own))
+		floorRate = append(floorRate, float64(costs[0].took)/float64(costs[7].took))
+		ours = append(ours, float64(costs[2].own)/float64(costs[7].own))
 		same = append(same, float64(costs[6].cpu)/float64(costs[0].cpu))
 		near = append(near, float64(costs[4].cpu)/float64(costs[3].cpu))
 		nearRate = append(nearRate, float64(costs[3].took)/float64(costs[4].took))
@@ -109,11 +126,13 @@ func trafficFigures(ctx context.Context, st *stage) error {
 	row("direct plane, between siblings: the same", "%v; rate %v", near, nearRate)
 	row("name plane: rate, to the routed way without Sluice", "%v", named)
 	row("name plane: CPU a byte of the sidecar, to its own on the loopback device", "%v", own)
+	row("the same of io.Copy between the same legs, without Sluice", "%v; rate %v", floor, floorRate)
+	row("name plane: CPU a byte of the sidecar, to io.Copy between the same legs", "%v", ours)
 	errs := []error{st.api.Detach(ctx, bound.name)}
 	for _, c := range containers {
 		errs = append(errs, st.remove(c))
 	}
-	_, err = st.docker("network", "rm", network)
+	_, err = st.docker("network", "rm", network, alongside)
 	return errors.Join(append(errs, err)...)
 }
 
