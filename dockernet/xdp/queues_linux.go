@@ -129,7 +129,7 @@ func keep(open func(queue uint32) (fd int, err error), until time.Time) (sockets
 			return nil, ErrTaken
 		case errors.Is(err, unix.ENOBUFS):
 			// All processes of a user are counted together, a workload's among them.
-			return nil, fmt.Errorf("%w: root has locked as much memory as it may: give the controller CAP_IPC_LOCK", err)
+			return nil, fmt.Errorf("%w: root has locked as much memory as it may: raise that limit (memlock), or give the controller CAP_IPC_LOCK", err)
 		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 			return nil, fmt.Errorf("%w: the controller may open no socket of AF_XDP: give it CAP_NET_RAW", err)
 		}
