@@ -1,11 +1,16 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
+	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/netns"
 	"sluice/e2e/harbor"
@@ -98,4 +103,58 @@ func (h *harborTask) attacker(t *testing.T) *attacker {
 	a.around.Host = hostAddresses
 	a.around.Links = []attempts.Link{a.link(t, network, 0)}
 	return a
+}
+
+// TestHarborLaterNetwork connects the sidecar with a further network: the policy holds there too, for frames as well.
+func TestHarborLaterNetwork(t *testing.T) {
+	h := newHarbor(t)
+	h.Mode = "no-network"
+	h.up(t)
+	const network = "harbor-later"
+	if out, err := docker("network", "create", network); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := docker("network", "rm", network); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	sidecar := h.Project + "-" + harbor.Sidecar + "-1"
+	if out, err := docker("network", "connect", network, sidecar); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := docker("network", "disconnect", "--force", network, sidecar); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	a := h.attacker(t)
+	for _, name := range []string{"eth0", "eth1"} {
+		var err error
+		for deadline := time.Now().Add(waitLimit); !errors.Is(err, unix.ENOBUFS); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("a frame on %s: %v, want it refused", name, err)
+			}
+			err = a.ns.Do(func() error { return sendFrame(name) })
+		}
+	}
+	if out := h.policy(t, "show"); strings.Contains(out, "generation: 1\n") {
+		t.Errorf("the policy was not brought in force anew: %s", out)
+	}
+	h.fails(t, "ping -c 1 -W 1 203.0.113.66")
+}
+
+// sendFrame sends one of an unknown kind to whoever is on the link.
+func sendFrame(device string) error {
+	link, err := net.InterfaceByName(device)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, make([]byte, 64), 0, &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: 0xb588, Halen: 6,
+		Addr: [8]byte{255, 255, 255, 255, 255, 255}})
 }
