@@ -278,12 +278,11 @@ func (w *isolation) joined(t *testing.T) {
 	}
 }
 
-// connect connects a container by what its attempts say is its link. The command line has no option for the hardware
-// address, which engines from 28 on choose by chance.
+// connect connects a container by what its attempts say is its link, but for the hardware address, which engines from 28 on
+// choose by chance.
 func (m *managed) connect(t *testing.T, name string, l attempts.Link) {
 	t.Helper()
 	err := m.engine.NetworkConnect(t.Context(), m.name, name, &network.EndpointSettings{
-		MacAddress: l.Hardware.String(),
 		IPAMConfig: &network.EndpointIPAMConfig{IPv4Address: l.Own[0].String(), IPv6Address: l.Own[1].String()},
 	})
 	if err != nil {

@@ -188,9 +188,24 @@ func (w *isolation) newAttacker(t *testing.T, name string, networks []string) *a
 		a.around.Internal = a.around.Internal && strings.HasSuffix(n, "internal")
 		a.around.Links = append(a.around.Links, a.link(t, n, byte(i)))
 	}
+	a.around.Unrouted = !a.routed(t)
 	a.around.Host = hostAddresses
 	a.around.Foreign = addressesOn(w.peers[w.prefix+"foreign"], w.prefix+"foreign")
 	return a
+}
+
+// routed reports whether a gateway leads further than to the container's own networks.
+func (i *inhabitant) routed(t *testing.T) (found bool) {
+	t.Helper()
+	err := i.ns.Do(func() error {
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		found = slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw != nil })
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
 // orderByRoute puts the network first that the default route leads by, if there is one.

@@ -20,6 +20,13 @@ func TestSwarm(t *testing.T) {
 	if !*runDocker {
 		t.Skip("needs root and Docker: go test ./e2e -run-docker")
 	}
+	if labEngine.Firewall == "nftables" {
+		const want = "nftables is incompatible with swarm mode"
+		if _, err := docker("swarm", "init", "--advertise-addr", "127.0.0.1"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one that says %q, as the page about swarms does", err, want)
+		}
+		return
+	}
 	if err := theController.kill(); err != nil { // a host has one
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/client"
@@ -16,8 +17,22 @@ type Engine interface {
 	ImageLoad(ctx context.Context, archive io.Reader, options ...client.ImageLoadOption) (image.LoadResponse, error)
 }
 
-// Load sends images to the engine, which then knows them by their tags. A tag that was there before moves.
+// Load sends images to the engine, which then knows them by their tags. A tag that was there before moves. Others may load
+// the same at the same time.
 func Load(ctx context.Context, engine Engine, imgs ...Image) error {
+	for left := loadTries; ; left-- {
+		err := load(ctx, engine, imgs)
+		if err == nil || left == 1 || ctx.Err() != nil || !strings.Contains(err.Error(), "AlreadyExists") {
+			return err
+		}
+	}
+}
+
+// loadTries are as many as may meet another one's at the moment in which an engine on containerd's image store gives the
+// tag: it looks for that, and then makes it, and one of two fails.
+const loadTries = 10
+
+func load(ctx context.Context, engine Engine, imgs []Image) error {
 	archive, w := io.Pipe()
 	written := make(chan struct{})
 	go func() {

@@ -19,6 +19,7 @@ type fakeEngine struct {
 	answer string
 	err    error
 	got    bytes.Buffer
+	others int // so often another one is faster
 }
 
 func (e *fakeEngine) ImageLoad(_ context.Context, archive io.Reader, _ ...client.ImageLoadOption) (image.LoadResponse, error) {
@@ -29,7 +30,13 @@ func (e *fakeEngine) ImageLoad(_ context.Context, archive io.Reader, _ ...client
 	} else if _, err := io.CopyN(&e.got, archive, e.reads); err != nil {
 		return image.LoadResponse{}, err
 	}
-	return image.LoadResponse{Body: io.NopCloser(strings.NewReader(e.answer))}, e.err
+	answer := e.answer
+	if e.others > 0 {
+		e.others--
+		e.got.Reset()
+		answer = `{"error":"AlreadyExists: image \"docker.io/library/sluice-proxy:dev\": already exists"}`
+	}
+	return image.LoadResponse{Body: io.NopCloser(strings.NewReader(answer))}, e.err
 }
 
 func TestLoad(t *testing.T) {
@@ -49,6 +56,8 @@ func TestLoad(t *testing.T) {
 	}{
 		{"loaded", fakeEngine{reads: -1, answer: `{"stream":"Loaded image: sluice-proxy:dev\n"}`}, ""},
 		{"refused_in_the_body", fakeEngine{reads: -1, answer: "{\"stream\":\"x\"}\n{\"error\":\"no space left\"}"}, "no space left"},
+		{"others_load_it_too", fakeEngine{reads: -1, answer: `{"stream":"Loaded image: sluice-proxy:dev\n"}`, others: loadTries - 1}, ""},
+		{"always_there", fakeEngine{reads: -1, others: loadTries}, "already exists"},
 		{"answer_cut_off", fakeEngine{reads: -1, answer: `{"stream":`}, "read its answer"},
 		{"gave_up_early", fakeEngine{reads: 512, err: errors.New("connection reset")}, "connection reset"},
 	} {

@@ -20,6 +20,8 @@ type Attempt struct {
 
 	// Device is the interface that the socket is bound to, and that frames leave by.
 	Device string
+	// OwnHardware lets frames have the interface's own address as their source, instead of the one that is in Send.
+	OwnHardware bool
 	// From is the source address, which need not be one of the container's.
 	From string
 	// Mark is a firewall mark, SO_MARK.

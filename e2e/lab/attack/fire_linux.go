@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -195,6 +196,10 @@ func (a *Attempt) frames() (sent int, err error) {
 		}
 	}
 	for _, frame := range a.Send {
+		if a.OwnHardware {
+			frame = bytes.Clone(frame)
+			copy(frame[6:], device.HardwareAddr)
+		}
 		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Index}); err != nil {
 			return sent, err
 		}

@@ -21,6 +21,8 @@ type Surroundings struct {
 	Links []Link
 	// Internal is set if none of the networks leads outside.
 	Internal bool
+	// Unrouted is set if no gateway leads even to the host's other addresses, as on internal networks from Docker 28 on.
+	Unrouted bool
 	// Resolver is where the engine's resolver listens inside of the container, for UDP and TCP, if there is one.
 	Resolver [2]netip.AddrPort
 	// Listeners are where the proxy listens inside of the container.
@@ -110,12 +112,16 @@ func (s *Surroundings) Names() []*Attempt {
 	return m.all
 }
 
-// Beside lists frames by the first link, which the container can send as soon as it has the interface.
+// Beside lists frames by the first link, which the container can send as soon as it has the interface, whatever hardware
+// address that has.
 func (s *Surroundings) Beside() []*Attempt {
 	m := &maker{Surroundings: s, link: &s.Links[0]}
 	for m.family = range 2 {
 		m.startingFrames(outside, "outside")
 		m.startingFrames(host, "host")
+	}
+	for _, a := range m.all {
+		a.OwnHardware = true
 	}
 	return m.all
 }

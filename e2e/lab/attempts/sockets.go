@@ -22,10 +22,13 @@ func (m *maker) sockets() {
 			return h.message(map[int]byte{0: 8, 1: 128}[m.family], 0, echoBody(token))
 		})
 	}
-	for name, a := range map[string]netip.Addr{"other-address-of-host": m.Host[m.family]} {
-		m.tcp("tcp-"+name, host, connection, "tcp", netip.AddrPortFrom(a, port()))
-		m.add("udp-"+name, host, datagrams, "udp", netip.AddrPortFrom(a, port()), nil)
+	whom := host
+	if m.Unrouted {
+		whom = nobody
 	}
+	other := m.Host[m.family]
+	m.tcp("tcp-other-address-of-host", whom, connection, "tcp", netip.AddrPortFrom(other, port())).Blind = m.Unrouted
+	m.add("udp-other-address-of-host", whom, datagrams, "udp", netip.AddrPortFrom(other, port()), nil).Blind = m.Unrouted
 	for _, p := range []uint16{22, 25, 80, 443, 853, 2375, 8443} {
 		m.tcp("tcp-port-"+strconv.Itoa(int(p)), outside, connection, "tcp", netip.AddrPortFrom(m.stranger(), p))
 	}
