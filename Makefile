@@ -16,7 +16,7 @@ FOR         := 10m
 # Packages with goroutines of their own are tested with the race detector too.
 RACE        := ./cmd/harbor ./control/... ./controller/... ./harbor ./images/... ./lifecycle/... ./proxy/... ./e2e/lab/internet
 # Packages whose tests make network namespaces of their own.
-KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate ./dockernet/guard ./dockernet/netns ./dockernet/nft ./dockernet/resolver ./harbor
+KERNEL      := ./dockernet/cut ./dockernet/engine ./dockernet/gate ./dockernet/guard ./dockernet/netns ./dockernet/nflog ./dockernet/nft ./dockernet/resolver ./harbor
 # Engines and network namespaces are made by root alone.
 AS_ROOT     := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=PATH,HOME,DOCKER_HOST)
 GO_TEST     := go test $(if $(AS_ROOT),-exec '$(AS_ROOT)')

@@ -218,6 +218,19 @@ func TestHarbor(t *testing.T) {
 		if after := count.FindString(h.policy(t, "show")); after == before || after == "" {
 			t.Errorf("%q, and %q before a ping was refused", after, before)
 		}
+		recorded := regexp.MustCompile(`(?m)^\{.*"generation":[0-9]+,"protocol":"icmp","target":"203\.0\.113\.66","verdict":"refuse","reason":"no-network","decision":"[0-9a-z]+"\}$`)
+		for deadline := time.Now().Add(waitLimit); ; time.Sleep(50 * time.Millisecond) {
+			log, err := h.Run(t.Context(), "logs", "--no-log-prefix", harbor.Sidecar)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if recorded.MatchString(log) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no record of the ping: %s", log)
+			}
+		}
 		h.policy(t, "allow-all")
 	})
 	t.Run("switches", func(t *testing.T) {

@@ -60,7 +60,7 @@ func (k *kernel) compile(p policy.Policy) (*rules, error) {
 		phase.Inbound = policy.InboundAll
 	}
 	r := &rules{policy: p, spec: &gate.Spec{
-		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, Shared: &gate.Shared{Mark: k.mark, Priority: k.priority},
+		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, LogGroup: logGroup, Shared: &gate.Shared{Mark: k.mark, Priority: k.priority},
 	}}
 	for i := range r.spec.Phases {
 		r.spec.Phases[i] = phase

@@ -78,6 +78,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer asked.Close()
 	s := &Sidecar{kernel: k, proxy: proxied{session, k}, log: c.Log, holds: func(ok bool) error { return mark(c.Ready, ok) }}
+	defer tellRefusals(ns, s, c.Audit, c.Log)()
 	if err := s.begin(ctx, p); err != nil {
 		return errors.Join(err, s.end(k.installed))
 	}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sluice/control"
+	"sluice/matcher"
 	"sluice/policy"
 )
 
@@ -48,11 +50,20 @@ type Sidecar struct {
 	// holds is called when the sidecar begins to keep to a policy, with true, and when it cannot any more, with false.
 	holds func(bool) error
 
+	// shown is what is in force, for who must not wait; nil before anything is.
+	shown atomic.Pointer[inForce]
+
 	mu         sync.Mutex // one switch at a time; guards what follows
 	policy     policy.Policy
 	generation uint64
 	problem    string // why everything is refused; "" if the policy is in force
 	ended      bool
+}
+
+// inForce is a policy with its generation.
+type inForce struct {
+	generation uint64
+	rules      *matcher.Ruleset
 }
 
 // receipt is what a switch has done.
@@ -153,8 +164,13 @@ func (s *Sidecar) refresh(ctx context.Context) {
 }
 
 func (s *Sidecar) inForceLocked(p policy.Policy) error {
+	rules, err := matcher.Compile(p, matcher.Options{})
+	if err != nil {
+		return err
+	}
 	s.policy, s.problem = p, ""
 	s.generation++
+	s.shown.Store(&inForce{s.generation, rules})
 	return s.holds(true)
 }
 

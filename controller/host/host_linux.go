@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"sluice/dockernet/gate"
 	"sluice/dockernet/guard"
 	"sluice/dockernet/netns"
+	"sluice/dockernet/nflog"
 )
 
 // LogGroup is the NFLOG group that gets the first packets of what is refused, inside of containers and on the host.
@@ -49,7 +51,7 @@ type Host struct {
 	facts   facts
 	guard   *guard.Host
 	sweeper *sweeper
-	logs    *logs
+	logs    *nflog.Logs
 
 	mu      sync.Mutex      // guards all below
 	bridges map[string]bool // whether they are managed
@@ -71,7 +73,7 @@ func Open(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLogs()
+	l, err := nflog.New()
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
@@ -95,7 +97,7 @@ func (h *Host) Run(ctx context.Context) error {
 		})
 	})
 	group.Go(func() error {
-		stop, err := h.logs.open(func(f func() error) error { return f() }, LogGroup, h.tell)
+		stop, err := h.logs.Open(func(f func() error) error { return f() }, LogGroup, h.tell)
 		if err != nil {
 			h.options.Logger.Warn("refusals of the guard are counted, but not told", "error", err)
 			return nil
@@ -130,13 +132,20 @@ func (h *Host) uncovered(gap guard.Gap) {
 }
 
 // tell hands a packet on to the container that has sent it.
-func (h *Host) tell(l logged) {
+func (h *Host) tell(m nflog.Message) {
 	h.mu.Lock()
-	from := h.links[l.in].of
+	from := h.links[m.In].of
 	h.mu.Unlock()
 	if from != nil && from.tell != nil {
-		from.tell(l.refused())
+		from.tell(refused(&m))
 	}
+}
+
+// refused is a packet as the controller wants it. What is no IP packet has no destination.
+func refused(m *nflog.Message) controller.Refused {
+	protocol, to := m.Packet()
+	by, observed := strings.CutSuffix(strings.TrimPrefix(m.Prefix, "sluice "), " "+gate.Observed)
+	return controller.Refused{Time: time.Now(), By: by, Observed: observed, Protocol: protocol, Destination: to}
 }
 
 // own says whose an interface is, and disown that a container has none any more.
@@ -155,7 +164,7 @@ func (h *Host) disown(n *containerNet) {
 // Close lets go of the host. All rules stay.
 func (h *Host) Close() error {
 	h.sweeper.close()
-	h.logs.close()
+	h.logs.Close()
 	return h.guard.Close()
 }
 

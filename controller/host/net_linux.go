@@ -18,6 +18,7 @@ import (
 	"sluice/dockernet/gate"
 	"sluice/dockernet/guard"
 	"sluice/dockernet/netns"
+	"sluice/dockernet/nflog"
 	"sluice/dockernet/nft"
 	"sluice/dockernet/xdp"
 	"sluice/policy"
@@ -48,8 +49,8 @@ func (n *containerNet) GateHolds() bool                 { return n.gate.HoldsFra
 // Refusals implements [controller.Net].
 func (n *containerNet) Refusals(do func(controller.Refused)) (stop func()) {
 	logs := n.host.logs
-	logs.do(func() { n.rim.tell = do })
-	stopGate, err := logs.open(n.ns.Do, LogGroup, func(l logged) { do(l.refused()) })
+	logs.Do(func() { n.rim.tell = do })
+	stopGate, err := logs.Open(n.ns.Do, LogGroup, func(m nflog.Message) { do(refused(&m)) })
 	if err != nil {
 		n.host.options.Logger.Warn("refusals of the gate are counted, but not told", "namespace", n.ID(), "error", err)
 	}
@@ -57,7 +58,7 @@ func (n *containerNet) Refusals(do func(controller.Refused)) (stop func()) {
 		if stopGate != nil {
 			stopGate()
 		}
-		logs.do(func() { n.rim.tell = nil })
+		logs.Do(func() { n.rim.tell = nil })
 	}
 }
 

@@ -1,4 +1,4 @@
-package host
+package nflog
 
 import (
 	"net"
@@ -11,27 +11,30 @@ import (
 	"sluice/dockernet/netns/netnstest"
 )
 
+// group is that of the rules in these tests.
+const group = 5303
+
 // What is logged in several namespaces is told to whoever has asked there, until that is stopped.
 func TestLogs(t *testing.T) {
-	l, err := newLogs()
+	l, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
+	defer l.Close()
 	type place struct {
 		ns   *netnstest.Namespace
-		told chan logged
+		told chan Message
 		stop func()
 	}
 	var places []place
 	for range 3 {
-		p := place{ns: netnstest.New(t), told: make(chan logged, 100)}
+		p := place{ns: netnstest.New(t), told: make(chan Message, 100)}
 		p.ns.Run(t, func() error {
 			nft := exec.Command("nft", "-f", "-")
 			nft.Stdin = strings.NewReader("table inet t { chain out { type filter hook output priority 0; udp dport 9 log prefix \"sluice run\" group 5303 drop; }; }")
 			return nft.Run()
 		})
-		if p.stop, err = l.open(p.ns.Do, LogGroup, func(l logged) { p.told <- l }); err != nil {
+		if p.stop, err = l.Open(p.ns.Do, group, func(l Message) { p.told <- l }); err != nil {
 			t.Fatal(err)
 		}
 		places = append(places, p)
@@ -51,8 +54,8 @@ func TestLogs(t *testing.T) {
 		send(p)
 		select {
 		case got := <-p.told:
-			if r := got.refused(); r.By != "run" || r.Protocol != "udp" || r.Destination != want {
-				t.Errorf("told of %+v, want %v", r, want)
+			if protocol, to := got.Packet(); got.Prefix != "sluice run" || protocol != "udp" || to != want {
+				t.Errorf("told of %+v, want %v", got, want)
 			}
 		case <-time.After(10 * time.Second):
 			t.Fatalf("namespace %d: nobody was told", i)
@@ -74,21 +77,21 @@ func TestLogs(t *testing.T) {
 
 // After the end nobody can ask any more, and what was open is closed.
 func TestLogsEnd(t *testing.T) {
-	l, err := newLogs()
+	l, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ns := netnstest.New(t)
-	stop, err := l.open(ns.Do, LogGroup, func(logged) {})
+	stop, err := l.Open(ns.Do, group, func(Message) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.open(ns.Do, LogGroup, func(logged) {}); err == nil || !strings.Contains(err.Error(), "another program") {
+	if _, err := l.Open(ns.Do, group, func(Message) {}); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("a second reader of the group: %v", err)
 	}
-	l.close()
+	l.Close()
 	stop()
-	if _, err := l.open(ns.Do, LogGroup, func(logged) {}); err == nil {
+	if _, err := l.Open(ns.Do, group, func(Message) {}); err == nil {
 		t.Error("a reader after the end")
 	}
 }

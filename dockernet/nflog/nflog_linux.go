@@ -1,4 +1,4 @@
-package host
+package nflog
 
 import (
 	"context"
@@ -6,19 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"sluice/controller"
-	"sluice/dockernet/gate"
 	"sluice/proxy/poll"
 )
 
@@ -35,48 +30,51 @@ const (
 // genHeader is what messages of netfilter begin with: family, version and the group.
 const genHeader = 4
 
-// logged is a packet that a rule has logged. The payload is valid while somebody is told of it.
-type logged struct {
-	prefix  string
-	in      uint32 // the index of the interface that it came from, 0 if it was sent here
-	payload []byte
+// Message is a packet that a rule has logged.
+type Message struct {
+	Prefix string
+	// In is the index of the interface that it came from, 0 if it was sent here.
+	In uint32
+	// Payload is the beginning of the packet. It is valid while somebody is told of it.
+	Payload []byte
 }
 
-// logs reads what rules have logged in any number of network namespaces, on one goroutine with one buffer.
-type logs struct {
+// Logs reads what rules have logged in any number of network namespaces, on one goroutine with one buffer.
+type Logs struct {
 	loop    *poll.Loop
 	running sync.WaitGroup
 	end     context.CancelFunc
 	buffer  [64 << 10]byte // belongs to the loop
 }
 
-func newLogs() (*logs, error) {
+// New makes Logs, which read until [Logs.Close].
+func New() (*Logs, error) {
 	loop, err := poll.New()
 	if err != nil {
 		return nil, fmt.Errorf("log of refusals: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &logs{loop: loop, end: cancel}
+	l := &Logs{loop: loop, end: cancel}
 	l.running.Go(func() { _ = loop.Run(ctx) }) // it fails where the loop was closed, which nobody else does
 	return l, nil
 }
 
-// close ends it. Nobody is told anything any more.
-func (l *logs) close() {
+// Close ends it. Nobody is told anything any more.
+func (l *Logs) Close() {
 	l.end()
 	l.running.Wait()
 }
 
-// do runs f where nobody is told anything meanwhile.
-func (l *logs) do(f func()) {
+// Do runs f where nobody is told anything meanwhile.
+func (l *Logs) Do(f func()) {
 	if l.loop.Do(context.Background(), f) != nil {
 		f() // it has ended
 	}
 }
 
-// open takes the messages of a group, in the network namespace that in runs functions in, and calls tell with each, one at
+// Open takes the messages of a group, in the network namespace that in runs functions in, and calls tell with each, one at
 // a time, until stop has returned. tell must not block. What comes too fast is lost: the kernel's counters have it.
-func (l *logs) open(in func(func() error) error, group uint16, tell func(logged)) (stop func(), err error) {
+func (l *Logs) Open(in func(func() error) error, group uint16, tell func(Message)) (stop func(), err error) {
 	s := &logSocket{logs: l, tell: tell}
 	err = in(func() (err error) {
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
@@ -97,7 +95,7 @@ func (l *logs) open(in func(func() error) error, group uint16, tell func(logged)
 		return nil, fmt.Errorf("log of refusals: %w", err)
 	}
 	return func() {
-		l.do(func() {
+		l.Do(func() {
 			l.loop.Remove(s.token)
 			unix.Close(s.fd)
 		})
@@ -106,10 +104,10 @@ func (l *logs) open(in func(func() error) error, group uint16, tell func(logged)
 
 // logSocket is what one group's messages come by.
 type logSocket struct {
-	logs  *logs
+	logs  *Logs
 	fd    int
 	token poll.Token
-	tell  func(logged)
+	tell  func(Message)
 }
 
 // bind asks for the messages of a group.
@@ -196,77 +194,32 @@ func (s *logSocket) Ready(uint8, uint32) {
 			if m.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logPacket || len(m.Data) < genHeader {
 				continue
 			}
-			if l, err := parseLogged(m.Data[genHeader:]); err == nil {
+			if l, err := parseMessage(m.Data[genHeader:]); err == nil {
 				s.tell(l)
 			}
 		}
 	}
 }
 
-func parseLogged(b []byte) (l logged, err error) {
+func parseMessage(b []byte) (m Message, err error) {
 	d, err := netlink.NewAttributeDecoder(b)
 	if err != nil {
-		return l, err
+		return m, err
 	}
 	d.ByteOrder = binary.BigEndian
 	for d.Next() {
 		switch d.Type() {
 		case attributeIn:
-			if l.in == 0 {
-				l.in = d.Uint32()
+			if m.In == 0 {
+				m.In = d.Uint32()
 			}
 		case attributePhysicalIn:
-			l.in = d.Uint32() // the port of a bridge
+			m.In = d.Uint32() // the port of a bridge
 		case attributePayload:
-			l.payload = d.Bytes()
+			m.Payload = d.Bytes()
 		case attributePrefix:
-			l.prefix = strings.TrimRight(string(d.Bytes()), "\x00")
+			m.Prefix = strings.TrimRight(string(d.Bytes()), "\x00")
 		}
 	}
-	return l, d.Err()
-}
-
-// packet is what the headers of an IP packet say.
-type packet struct {
-	protocol    uint8
-	destination netip.AddrPort // without a port where the protocol has none
-}
-
-// parsePacket reads as much of a packet as there is; ok is false for what is no IP packet.
-func parsePacket(b []byte) (p packet, ok bool) {
-	var to netip.Addr
-	switch {
-	case len(b) >= 20 && b[0]>>4 == 4:
-		header := 4 * int(b[0]&0x0f)
-		to, _ = netip.AddrFromSlice(b[16:20])
-		p.protocol = b[9]
-		if first := binary.BigEndian.Uint16(b[6:])&0x1fff == 0; !first || header < 20 || len(b) < header {
-			b = nil
-		} else {
-			b = b[header:]
-		}
-	case len(b) >= 40 && b[0]>>4 == 6:
-		to, _ = netip.AddrFromSlice(b[24:40])
-		p.protocol = b[6]
-		b = b[40:]
-	default:
-		return p, false
-	}
-	port := uint16(0)
-	if (p.protocol == unix.IPPROTO_TCP || p.protocol == unix.IPPROTO_UDP) && len(b) >= 4 {
-		port = binary.BigEndian.Uint16(b[2:])
-	}
-	p.destination = netip.AddrPortFrom(to, port)
-	return p, true
-}
-
-// refused is a packet as the controller wants it. What is no IP packet has no destination.
-func (l *logged) refused() controller.Refused {
-	p, _ := parsePacket(l.payload)
-	protocol := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_ICMP: "icmp", unix.IPPROTO_ICMPV6: "icmp"}[p.protocol]
-	if protocol == "" {
-		protocol = strconv.Itoa(int(p.protocol))
-	}
-	by, observed := strings.CutSuffix(strings.TrimPrefix(l.prefix, "sluice "), " "+gate.Observed)
-	return controller.Refused{Time: time.Now(), By: by, Observed: observed, Protocol: protocol, Destination: p.destination}
+	return m, d.Err()
 }

@@ -1,4 +1,4 @@
-package host
+package nflog
 
 import (
 	"encoding/hex"
