@@ -247,7 +247,7 @@ func (a *attacker) link(t *testing.T, network string, n byte) attempts.Link {
 	_, l.PeerHardware = interfaceWith(t, peer.ns.Do, func(p netip.Prefix) bool { return p.Addr() == l.Peer[0] })
 	bridge, hardware := interfaceWith(t, lab.InEngineNamespace, func(p netip.Prefix) bool {
 		if p.Contains(l.Own[0]) {
-			l.Gateway[0] = p.Addr()
+			l.Gateway[0], l.Broadcast = p.Addr(), lastOf(p)
 		}
 		return p.Contains(l.Own[0])
 	})
@@ -269,6 +269,13 @@ func (a *attacker) link(t *testing.T, network string, n byte) attempts.Link {
 		}
 	}
 	return l
+}
+
+// lastOf is the last address of a network of IPv4.
+func lastOf(p netip.Prefix) netip.Addr {
+	a := p.Addr().As4()
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|^uint32(0)>>p.Bits())
+	return netip.AddrFrom4(a)
 }
 
 func addressesOn(c *inhabitant, network string) (both [2]netip.Addr) {

@@ -58,12 +58,12 @@ func (st *stage) growFlowsTo(ctx context.Context, g *growth) error {
 		{true, ", by name", []int{1, 10, 100, 1_000, namedMost}},
 		{false, ", direct", []int{1, 10, 100, 1_000, 10_000}},
 	}
-	for round := range growthRounds {
+	for round := range growthRounds { // memory comes to rest before the last one
 		for i := range planes[0].steps {
 			for _, p := range planes {
 				conns, err := c.openFlows(p.named, p.steps[i])
 				if err == nil {
-					err = st.growFlowsAt(ctx, g, probe, p.steps[i], p.name, base, round == 0)
+					err = st.growFlowsAt(ctx, g, probe, p.steps[i], p.name, base, round == growthRounds-1)
 				}
 				for _, conn := range conns {
 					conn.Close()
@@ -78,9 +78,9 @@ func (st *stage) growFlowsTo(ctx context.Context, g *growth) error {
 }
 
 // growFlowsAt measures while n flows are open, and cuts them.
-func (st *stage) growFlowsAt(ctx context.Context, g *growth, probe *soaker, n int, plane string, base memory, first bool) error {
+func (st *stage) growFlowsAt(ctx context.Context, g *growth, probe *soaker, n int, plane string, base memory, last bool) error {
 	const axis, weighty = "flows", 1_000 // fewer do not show in the memory of all
-	if first && n >= weighty {
+	if last && n >= weighty {
 		if err := st.memoryPoint(g, axis, n, plane, base); err != nil {
 			return err
 		}

@@ -10,13 +10,18 @@ import "time"
 // Attempt is one attempt.
 type Attempt struct {
 	Token string
-	// Network is one of package net's ("tcp", "udp", "ip:47"), "mptcp", "packet" for whole IP packets, or
-	// "frame" for whole Ethernet frames.
+	// Network is one of package net's ("tcp", "udp", "ip:47"), "mptcp", "packet" for whole IP packets, "frame" for whole
+	// Ethernet frames, "socket" for a socket as Socket says, or "ring" for one that io_uring sends UDP by.
 	Network string
 	// To is an address, with a port where the network has ports. Frames have their own.
 	To string
 	// Send has messages, packets or frames. After each message the answer is awaited, 700 ms at most.
 	Send [][]byte
+
+	// Socket are the arguments of socket(2). An address of IPv4 is reached by AF_INET6 as an IPv4-mapped one.
+	Socket [3]int
+	// Options are set before anything is sent.
+	Options []Option
 
 	// Device is the interface that the socket is bound to, and that frames leave by.
 	Device string
@@ -30,6 +35,12 @@ type Attempt struct {
 	Bypass bool
 	// NoDefrag leaves fragments as they are, IP_NODEFRAG.
 	NoDefrag bool
+}
+
+// Option is an argument of setsockopt(2).
+type Option struct {
+	Level, Name int
+	Value       []byte
 }
 
 // Result is what came of an attempt.

@@ -43,6 +43,10 @@ func (a *Attempt) fire(ctx context.Context) (r Result) {
 		r.Sent, err = a.frames()
 	case "packet":
 		r.Sent, err = a.packets()
+	case "socket":
+		r.Sent, err = a.socket()
+	case "ring":
+		r.Sent, err = a.ring()
 	default:
 		err = a.talk(ctx, &r)
 	}
@@ -61,7 +65,7 @@ func (a *Attempt) talk(ctx context.Context, r *Result) error {
 	}
 	defer conn.Close()
 	answer := make([]byte, 4096)
-	for _, message := range a.Send {
+	for i, message := range a.Send {
 		if _, err := conn.Write(message); err != nil {
 			return err
 		}
@@ -71,7 +75,7 @@ func (a *Attempt) talk(ctx context.Context, r *Result) error {
 		}
 		n, err := conn.Read(answer)
 		r.Got = append(r.Got, answer[:n]...)
-		if err != nil {
+		if err != nil && (i == len(a.Send)-1 || !errors.Is(err, os.ErrDeadlineExceeded)) { // of a part, nothing may come
 			return err
 		}
 	}
@@ -115,6 +119,7 @@ func (a *Attempt) options(network, _ string, raw syscall.RawConn) error {
 		if a.Device != "" {
 			failed = errors.Join(failed, option("SO_BINDTODEVICE", unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, a.Device)))
 		}
+		failed = errors.Join(failed, a.setOptions(fd))
 		if a.From != "" {
 			level, name := unix.IPPROTO_IP, unix.IP_TRANSPARENT
 			if strings.HasSuffix(network, "6") {
@@ -145,6 +150,52 @@ func address(to netip.AddrPort) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
 	}
 	return &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
+}
+
+func (a *Attempt) setOptions(fd int) error {
+	for _, o := range a.Options {
+		if err := unix.SetsockoptString(fd, o.Level, o.Name, string(o.Value)); err != nil {
+			return option(fmt.Sprintf("option %d of level %d", o.Name, o.Level), err)
+		}
+	}
+	return nil
+}
+
+// socket sends by a socket of any kind.
+func (a *Attempt) socket() (sent int, err error) {
+	to, err := netip.ParseAddrPort(a.To)
+	if err != nil {
+		return 0, err
+	}
+	fd, err := unix.Socket(a.Socket[0], a.Socket[1]|unix.SOCK_CLOEXEC, a.Socket[2])
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	wait := unix.NsecToTimeval(patience.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
+		return 0, option("SO_SNDTIMEO", err)
+	}
+	if err := a.setOptions(fd); err != nil {
+		return 0, err
+	}
+	if a.Socket[0] == unix.AF_INET6 && to.Addr().Is4() {
+		to = netip.AddrPortFrom(netip.AddrFrom16(to.Addr().As16()), to.Port())
+	}
+	peer := address(to)
+	if a.Socket[1] == unix.SOCK_STREAM {
+		if err := unix.Connect(fd, peer); err != nil {
+			return 0, err
+		}
+		peer = nil
+	}
+	for _, message := range a.Send {
+		if err := unix.Sendto(fd, message, unix.MSG_NOSIGNAL, peer); err != nil {
+			return sent, err
+		}
+		sent++
+	}
+	return sent, nil
 }
 
 // packets sends IP packets whose headers are ours, raw(7).

@@ -44,6 +44,8 @@ type Link struct {
 	// Own, Gateway and Peer, a container beside this one, have addresses there. Free is one that nobody has.
 	Own, Gateway, Peer, Free [2]netip.Addr
 	GatewayLinkLocal         netip.Addr
+	// Broadcast is IPv4's own for the network.
+	Broadcast netip.Addr
 }
 
 // What was given out so far, in all runs.
@@ -69,7 +71,11 @@ func (s *Surroundings) All() []*Attempt {
 			m.frames()
 			if i == 0 {
 				m.names()
+				m.questions()
 				m.proxies()
+				m.requests()
+				m.hellos()
+				m.tricks()
 			}
 		}
 	}

@@ -30,6 +30,8 @@ const (
 	quic                  // UDP to port 443
 	question              // a name that no policy names, by DNS
 	named                 // such a name at the address of an allowed one, shown in TLS or HTTP
+	odd                   // the same in a form that no client uses, and that the proxy need not pass on
+	within                // data in a question for an allowed name, which the filter never passes on
 	explicit              // a request to the proxy, at the address for that
 	unasked               // a request to the proxy's own listener
 	stray                 // what belongs to no connection: it may pass where the target is open, but need not
@@ -127,6 +129,10 @@ func (p *Policy) Passes(a *Attempt, internal, gate bool) (must, may bool) {
 		may = p.names && gate
 	case named:
 		may = p.names && (gate || p.straight[outside] && !internal)
+	case odd:
+		return false, p.names && (gate || p.straight[outside] && !internal)
+	case within:
+		return false, false // and past the filter, the guard refuses port 53
 	case explicit:
 		may = p.open[a.Whom] && (!local || p.shared) && gate
 		return may && !local && !a.Blind, may

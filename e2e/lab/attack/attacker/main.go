@@ -5,6 +5,8 @@
 //	attacker fire          make the attempts on stdin, a JSON list, and print the results
 //	attacker hold          open the connections on stdin, a JSON list, and send into each every 5 ms until stdin ends
 //	attacker start         make the attempts in ATTEMPTS again and again from the first instruction on, a second each
+//	attacker escape        try to get out of the container's network, and print what came of it
+//	attacker flood         ask the name server in ASK for names that are never the same, for two seconds
 //	attacker suicide       end this container's first process
 package main
 
@@ -35,7 +37,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) != 1 {
-		return errors.New("usage: attacker wait|fire|hold|start|suicide")
+		return errors.New("usage: attacker wait|fire|hold|start|escape|flood|suicide")
 	}
 	switch args[0] {
 	case "wait":
@@ -53,6 +55,15 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("ATTEMPTS: %w", err)
 		}
 		return start(ctx, all)
+	case "escape":
+		return json.NewEncoder(os.Stdout).Encode(attack.Escapes())
+	case "flood":
+		asked, err := attack.Flood(ctx, os.Getenv("ASK"), os.Getenv("ZONE"))
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Println(asked)
+		return err
 	case "suicide":
 		return syscall.Kill(1, syscall.SIGTERM)
 	}
