@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"errors"
-	"fmt"
 	"net"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -46,16 +44,7 @@ func TestHarborAttempts(t *testing.T) {
 		})
 	}
 	t.Run("without", func(t *testing.T) {
-		err := a.ns.Do(func() error {
-			out, err := exec.Command("nft", "delete table inet sluice; add table netdev sluice; delete table netdev sluice").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("nft: %w: %s", err, out)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a.removeRules(t)
 		a.tryWithout(t)
 	})
 }

@@ -194,6 +194,21 @@ func (w *isolation) newAttacker(t *testing.T, name string, networks []string) *a
 	return a
 }
 
+// removeRules takes those away that are inside.
+func (i *inhabitant) removeRules(t *testing.T) {
+	t.Helper()
+	err := i.ns.Do(func() error {
+		out, err := exec.Command("nft", "delete table inet sluice; add table netdev sluice; delete table netdev sluice").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // routed reports whether a gateway leads further than to the container's own networks.
 func (i *inhabitant) routed(t *testing.T) (found bool) {
 	t.Helper()
@@ -529,16 +544,7 @@ func (a *attacker) tryUnder(t *testing.T, p *attempts.Policy) {
 	if t.Failed() {
 		return
 	}
-	err := a.ns.Do(func() error {
-		out, err := exec.Command("nft", "delete table inet sluice; add table netdev sluice; delete table netdev sluice").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a.removeRules(t)
 	a.check(t, p, false)
 	a.checkLate(t)
 }

@@ -75,25 +75,33 @@ func TestFrames(t *testing.T) {
 func sendFrame(t testing.TB, ns *netnstest.Namespace, device string, kind uint16, prepare ...func(int) error) (err error) {
 	t.Helper()
 	ns.Run(t, func() error {
-		link, err2 := net.InterfaceByName(device)
-		if err2 != nil {
-			return err2
-		}
-		fd, err2 := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err2 != nil {
-			return err2
-		}
-		defer unix.Close(fd)
-		for _, p := range prepare {
-			if err2 := p(fd); err2 != nil {
-				return err2
-			}
-		}
-		err = unix.Sendto(fd, make([]byte, 64), 0, &unix.SockaddrLinklayer{
-			Ifindex: link.Index, Protocol: networkOrder(kind), Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}})
+		err = sendFrameOfKind(device, kind, make([]byte, 64), prepare...)
 		return nil
 	})
 	return err
+}
+
+// sendFrameOfKind sends a frame of the workload's own to whoever is on the link.
+func sendFrameOfKind(device string, kind uint16, body []byte, prepare ...func(int) error) error {
+	link, err := net.InterfaceByName(device)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, p := range prepare {
+		if err := p(fd); err != nil {
+			return err
+		}
+	}
+	to := &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: networkOrder(kind), Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+	if device == "lo" {
+		to.Addr = [8]byte{}
+	}
+	return unix.Sendto(fd, body, 0, to)
 }
 
 // The kernel has what nft makes of the listing.

@@ -812,27 +812,9 @@ func TestSharedWithoutFrames(t *testing.T) {
 
 // sendFrameOf sends an IP packet as a frame of the workload's own, to whoever is on the link.
 func sendFrameOf(device string, packet []byte, prepare ...func(int) error) error {
-	link, err := net.InterfaceByName(device)
-	if err != nil {
-		return err
-	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	for _, p := range prepare {
-		if err := p(fd); err != nil {
-			return err
-		}
-	}
 	kind := uint16(unix.ETH_P_IP)
 	if packet[0]>>4 == 6 {
 		kind = unix.ETH_P_IPV6
 	}
-	to := &unix.SockaddrLinklayer{Ifindex: link.Index, Protocol: networkOrder(kind), Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
-	if device == "lo" {
-		to.Addr = [8]byte{}
-	}
-	return unix.Sendto(fd, packet, 0, to)
+	return sendFrameOfKind(device, kind, packet, prepare...)
 }
