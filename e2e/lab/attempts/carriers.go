@@ -100,10 +100,10 @@ func (m *maker) questions() {
 		m.add("dns-with-"+name+"-tcp", outside, way, "tcp", server, func(token []byte) []byte { return overTCP(ask(token)) })
 	}
 	// A question in pieces, and behind an allowed one.
-	a := m.add("dns-behind-another-tcp", outside, question, "tcp", server, func(token []byte) []byte {
+	m.add("dns-behind-another-tcp", outside, question, "tcp", server, func(token []byte) []byte {
 		return append(overTCP(query(allowedName, dns.TypeA)), overTCP(query(string(token)+".any.test", dns.TypeA))...)
 	})
-	a = m.add("dns-in-pieces-tcp", outside, question, "tcp", server, func(token []byte) []byte {
+	a := m.add("dns-in-pieces-tcp", outside, question, "tcp", server, func(token []byte) []byte {
 		return overTCP(query(string(token)+".any.test", dns.TypeA))
 	})
 	whole := a.Send[0]
