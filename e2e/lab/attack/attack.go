@@ -33,6 +33,10 @@ type Attempt struct {
 	Mark int
 	// Bypass sends frames past the interface's queue, PACKET_QDISC_BYPASS.
 	Bypass bool
+	// Ring sends frames from memory that is shared with the kernel, PACKET_TX_RING.
+	Ring bool
+	// Urgent has the last byte of each message of a "socket" be urgent data, MSG_OOB.
+	Urgent bool
 	// NoDefrag leaves fragments as they are, IP_NODEFRAG.
 	NoDefrag bool
 }

@@ -189,8 +189,12 @@ func (a *Attempt) socket() (sent int, err error) {
 		}
 		peer = nil
 	}
+	flags := unix.MSG_NOSIGNAL
+	if a.Urgent {
+		flags |= unix.MSG_OOB
+	}
 	for _, message := range a.Send {
-		if err := unix.Sendto(fd, message, unix.MSG_NOSIGNAL, peer); err != nil {
+		if err := unix.Sendto(fd, message, flags, peer); err != nil {
 			return sent, err
 		}
 		sent++
@@ -246,12 +250,21 @@ func (a *Attempt) frames() (sent int, err error) {
 			return 0, option("PACKET_QDISC_BYPASS", err)
 		}
 	}
+	send := unix.Sendto
+	if a.Ring {
+		ring, err := newFrameRing(fd)
+		if err != nil {
+			return 0, err
+		}
+		defer ring.close()
+		send = ring.send
+	}
 	for _, frame := range a.Send {
 		if a.OwnHardware {
 			frame = bytes.Clone(frame)
 			copy(frame[6:], device.HardwareAddr)
 		}
-		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Index}); err != nil {
+		if err := send(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Index}); err != nil {
 			return sent, err
 		}
 		sent++

@@ -15,8 +15,13 @@ const (
 	floodAhead = 64
 )
 
-// Flood asks a name server for as many different long names below a zone as it can, and returns how many it asked for.
-func Flood(ctx context.Context, server, zone string) (asked int, err error) {
+// Flood asks a name server for as many different long names below a zone as it can, or for the zone itself in every way
+// that one name can be asked for, and returns how many questions it asked.
+func Flood(ctx context.Context, server, zone string, itself bool) (asked int, err error) {
+	question := longQuestion
+	if itself {
+		question = variedQuestion
+	}
 	conn, err := net.Dial("udp", server)
 	if err != nil {
 		return 0, err
@@ -26,7 +31,7 @@ func Flood(ctx context.Context, server, zone string) (asked int, err error) {
 	answer := make([]byte, 4096)
 	for waiting := 0; time.Since(began) < floodTime && ctx.Err() == nil; {
 		if waiting < floodAhead {
-			if _, err := conn.Write(longQuestion(asked, zone)); err != nil {
+			if _, err := conn.Write(question(asked, zone)); err != nil {
 				return asked, err
 			}
 			asked, waiting = asked+1, waiting+1
@@ -51,8 +56,30 @@ func longQuestion(n int, zone string) []byte {
 	for len(name)+2 < room {
 		name += "." + strings.Repeat("x", min(63, room-len(name)-1))
 	}
-	for label := range strings.SplitSeq(name+"."+zone, ".") {
+	return append(appendName(b, name+"."+zone), 0, 1, 0, 1)
+}
+
+func appendName(b []byte, name string) []byte {
+	for label := range strings.SplitSeq(name, ".") {
 		b = append(append(b, byte(len(label))), label...)
 	}
-	return append(b, 0, 0, 1, 0, 1)
+	return append(b, 0)
+}
+
+// Varieties is how many questions for one name differ to a name server behind a filter that passes on what resolvers
+// need: by type, by the flags RD, AD and CD, and by EDNS with and without DO.
+const Varieties = 7 * 8 * 3
+
+// variedQuestion is one of them.
+func variedQuestion(n int, name string) []byte {
+	b := binary.BigEndian.AppendUint16(nil, uint16(n))
+	n %= Varieties
+	kind := []byte{1, 28, 5, 65, 33, 16, 15}[n%7] // A, AAAA, CNAME, HTTPS, SRV, TXT, MX
+	flags, edns := n/7%8, n/7/8
+	b = append(b, byte(flags&1), byte(flags>>1&1<<5|flags>>2<<4), 0, 1, 0, 0, 0, 0, 0, byte(min(edns, 1)))
+	b = append(appendName(b, name), 0, kind, 0, 1)
+	if edns > 0 {
+		b = append(b, 0, 0, 41, 4, 208, 0, 0, byte(edns-1)<<7, 0, 0, 0)
+	}
+	return b
 }

@@ -153,6 +153,12 @@ func (m *maker) requests() {
 		return fmt.Appendf(nil, "GET / HTTP/1.1\r\nHost: %s.any.test\r\n\r\n", token)
 	})
 	a.Send = [][]byte{a.Send[0][:3], a.Send[0][3:18], a.Send[0][18:]}
+	// Bytes that stand in the stream for one who asks for urgent data in line, and else do not.
+	a = m.add("http/urgent-bytes", outside, odd, "socket", web, func(token []byte) []byte {
+		return fmt.Appendf(nil, "GET / HTTP/1.1\r\nHost: %s.any.test\r\n\r\n", token)
+	})
+	a.Socket = [3]int{[]int{unix.AF_INET, unix.AF_INET6}[m.family], unix.SOCK_STREAM, 0}
+	a.Send, a.Urgent = [][]byte{a.Send[0][:3], a.Send[0][3:18], a.Send[0][18:]}, true
 	m.add("http2/authority", outside, odd, "tcp", web, func(token []byte) []byte {
 		// An index of the static table and literals without Huffman's code, RFC 7541.
 		authority := append(append([]byte{0x82, 0x84, 0x86, 0x01, byte(len(token) + 9)}, token...), ".any.test"...)
@@ -201,6 +207,11 @@ func (m *maker) hellos() {
 			return twoNames(token, first)
 		})
 	}
+	// Encrypted ClientHello: the name that is meant is in it, for whoever has the key. The outer one is judged, so that
+	// what stands behind an allowed one passes, and docs/redteam.md says so.
+	hello("ech-behind-other", func(token []byte) []byte { return withECH(other(token), nil) })
+	a = hello("ech-behind-allowed", func(token []byte) []byte { return withECH(clientHello("web.test"), token) })
+	a.Whom, a.Way = allowed, stray
 	hello("upper-case-and-dot", func(token []byte) []byte { return renamed(token, "WEB.TEST.", true) })
 	hello("nul-in-name", func(token []byte) []byte { return renamed(token, "web.test\x00", false) })
 }
@@ -243,16 +254,33 @@ func withNames(list []byte) []byte {
 	if at < 0 {
 		panic("no server name")
 	}
+	rest := b[at+5+len(place):]
 	grow := len(list) - 3 - len(place)
-	b = append(b[:at:at], append(append(binary.BigEndian.AppendUint16(nil, uint16(len(list))), list...), b[at+5+len(place):]...)...)
-	add16 := func(i int) { binary.BigEndian.PutUint16(b[i:], uint16(int(binary.BigEndian.Uint16(b[i:]))+grow)) }
-	add16(3)      // the record
-	add16(7)      // the message, of whose three bytes the first is 0
-	add16(at - 2) // the extension
+	binary.BigEndian.PutUint16(b[at-2:], uint16(2+len(list))) // the extension
+	b = append(binary.BigEndian.AppendUint16(b[:at:at], uint16(len(list))), list...)
+	return lengthened(append(b, rest...), grow)
+}
+
+// withECH puts the extension of an outer ClientHello (RFC 9849 §5) at the end of one, with data where what is encrypted
+// would be.
+func withECH(hello, data []byte) []byte {
+	data = append(make([]byte, 128-len(data)), data...)
+	b := []byte{0, 0, 1, 0, 1, 7, 0, 32} // outer, HKDF-SHA256, AES-128-GCM, the key's number, the length of a share
+	b = append(b, make([]byte, 32)...)
+	b = append(binary.BigEndian.AppendUint16(b, uint16(len(data))), data...)
+	extension := binary.BigEndian.AppendUint16([]byte{0xfe, 0x0d}, uint16(len(b)))
+	extension = append(extension, b...)
+	return lengthened(append(hello, extension...), len(extension))
+}
+
+// lengthened says in a ClientHello that its extensions are that much longer, and so all that they are in.
+func lengthened(hello []byte, by int) []byte {
 	extensions := 5 + 4 + 2 + 32
-	extensions += 1 + int(b[extensions])                           // session
-	extensions += 2 + int(binary.BigEndian.Uint16(b[extensions:])) // ciphers
-	extensions += 1 + int(b[extensions])                           // compression
-	add16(extensions)
-	return b
+	extensions += 1 + int(hello[extensions])                           // session
+	extensions += 2 + int(binary.BigEndian.Uint16(hello[extensions:])) // ciphers
+	extensions += 1 + int(hello[extensions])                           // compression
+	for _, at := range []int{3, 7, extensions} {                       // the record; the message, of whose three bytes the first is 0
+		binary.BigEndian.PutUint16(hello[at:], uint16(int(binary.BigEndian.Uint16(hello[at:]))+by))
+	}
+	return hello
 }

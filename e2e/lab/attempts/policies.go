@@ -28,6 +28,7 @@ const (
 	segments              // TCP made by hand, which is of use only where TCP goes straight
 	datagrams             // UDP and ping, by the kernel or by hand: straight
 	quic                  // UDP to port 443
+	broadcast             // UDP to all of a network: no more than to each of them, but only the guard knows the address
 	question              // a name that no policy names, by DNS
 	named                 // such a name at the address of an allowed one, shown in TLS or HTTP
 	odd                   // the same in a form that no client uses, and that the proxy need not pass on
@@ -125,6 +126,8 @@ func (p *Policy) Passes(a *Attempt, internal, gate bool) (must, may bool) {
 		may = straight
 	case datagrams, quic:
 		may = p.open[a.Whom] && (local || !internal) && (a.Way != quic || local || !p.noQUIC)
+	case broadcast:
+		return false, p.shared && p.open[sibling]
 	case question:
 		may = p.names && gate
 	case named:

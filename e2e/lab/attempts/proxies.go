@@ -62,6 +62,21 @@ func (m *maker) proxies() {
 		m.add("proxy/url", outside, explicit, "tcp", proxy, func(token []byte) []byte {
 			return fmt.Appendf(nil, "GET http://%s.any.test/%s HTTP/1.1\r\nHost: %s.any.test\r\n\r\n", token, token, token)
 		})
+		// Fronting: an allowed name for the proxy, another one for the server behind it.
+		for name, hello := range map[string]func(token []byte) []byte{
+			"443": func(token []byte) []byte { return clientHello(string(token) + ".any.test") },
+			"80": func(token []byte) []byte {
+				return fmt.Appendf(nil, "GET / HTTP/1.1\r\nHost: %s.any.test\r\n\r\n", token)
+			},
+		} {
+			a := m.add("proxy/fronted-"+name, outside, explicit, "tcp", proxy, func([]byte) []byte {
+				return fmt.Appendf(nil, "CONNECT web.test:%s HTTP/1.1\r\nHost: web.test:%[1]s\r\n\r\n", name)
+			})
+			a.Send = append(a.Send, hello([]byte(a.Token)))
+		}
+		m.add("proxy/other-host-field", outside, explicit, "tcp", proxy, func(token []byte) []byte {
+			return fmt.Appendf(nil, "GET http://web.test/ HTTP/1.1\r\nHost: %s.any.test\r\n\r\n", token)
+		}).Blind = true // the proxy writes a field of its own
 		for i, listener := range m.Listeners {
 			m.add(fmt.Sprint("listener-itself-", i), outside, unasked, "tcp", listener, func(token []byte) []byte {
 				return fmt.Appendf(nil, "CONNECT %s.any.test:443 HTTP/1.1\r\nHost: x\r\n\r\n", token)

@@ -41,7 +41,7 @@ func (m *maker) oddSockets() {
 		socket("mapped-tcp", outside, connection, to(), unix.AF_INET6, unix.SOCK_STREAM, 0)
 		if m.link.Broadcast.IsValid() {
 			dest := netip.AddrPortFrom(m.link.Broadcast, port())
-			socket("udp-broadcast", nobody, datagrams, dest, domain, unix.SOCK_DGRAM, 0).Options = []attack.Option{{Level: unix.SOL_SOCKET, Name: unix.SO_BROADCAST, Value: word(1)}}
+			socket("udp-broadcast", nobody, broadcast, dest, domain, unix.SOCK_DGRAM, 0).Options = []attack.Option{{Level: unix.SOL_SOCKET, Name: unix.SO_BROADCAST, Value: word(1)}}
 		}
 	} else {
 		a := m.add("udp-subnet-router", host, datagrams, "udp", netip.AddrPortFrom(netip.PrefixFrom(m.link.Own[1], 64).Masked().Addr(), port()), nil)

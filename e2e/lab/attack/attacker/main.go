@@ -6,7 +6,7 @@
 //	attacker hold          open the connections on stdin, a JSON list, and send into each every 5 ms until stdin ends
 //	attacker start         make the attempts in ATTEMPTS again and again from the first instruction on, a second each
 //	attacker escape        try to get out of the container's network, and print what came of it
-//	attacker flood         ask the name server in ASK for names that are never the same, for two seconds
+//	attacker flood         ask the name server in ASK for names that are never the same, for two seconds; with ITSELF for one name in all ways
 //	attacker suicide       end this container's first process
 package main
 
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	case "escape":
 		return json.NewEncoder(os.Stdout).Encode(attack.Escapes())
 	case "flood":
-		asked, err := attack.Flood(ctx, os.Getenv("ASK"), os.Getenv("ZONE"))
+		asked, err := attack.Flood(ctx, os.Getenv("ASK"), os.Getenv("ZONE"), os.Getenv("ITSELF") != "")
 		if err != nil {
 			return err
 		}
