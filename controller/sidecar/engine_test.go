@@ -40,6 +40,7 @@ type fakeEngine struct {
 	made       int
 	security   []string // what the engine says of its own
 	calls      []string
+	files      []*os.File // to be removed
 }
 
 type fakeContainer struct {
@@ -64,10 +65,16 @@ func newEngine(t *testing.T, binary string) *fakeEngine {
 	return e
 }
 
-// stop ends what still runs.
+// stop ends what still runs. It comes when nobody starts anything any more, which files removed one by one would not.
 func (e *fakeEngine) stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	defer func() {
+		for _, f := range e.files {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
 	for _, c := range e.containers {
 		if c.cmd != nil {
 			c.cmd.Process.Kill()
@@ -248,13 +255,13 @@ func (e *fakeEngine) ContainerStart(_ context.Context, id string, _ container.St
 	return nil
 }
 
-// tempFile is in a directory that the sidecar's user can enter.
+// tempFile is in a directory that the sidecar's user can enter. The caller has the lock.
 func (e *fakeEngine) tempFile(name string) *os.File {
 	f, err := os.CreateTemp("", "sluice-"+name)
 	if err != nil {
 		e.Fatal(err)
 	}
-	e.Cleanup(func() { f.Close(); os.Remove(f.Name()) })
+	e.files = append(e.files, f)
 	return f
 }
 
