@@ -21,6 +21,9 @@ const (
 	afterPort, afterIPv6Port = unix.NFT_REG32_02, unix.NFT_REG32_05
 )
 
+// ipv6HeaderBytes is how long the first header is, RFC 8200 §3.
+const ipv6HeaderBytes = 40
+
 // compiler turns one rule into expressions.
 type compiler struct {
 	exprs  []expr.Any
@@ -28,12 +31,16 @@ type compiler struct {
 	family string            // of the table
 	kind   Kind              // that the chain or the rule has tested for
 	proto  Word              // too
+	// frames6: all are frames of IPv6, whose second header is looked for where the first one ends, so that rules have to
+	// refuse extension headers. The kernel's own idea of where it is, and of which protocol, can be had by a sender: of a
+	// first header in memory that they share (PACKET_TX_RING), ipv6_find_hdr reads the kind of the next one from elsewhere.
+	frames6 bool
 }
 
 // compile turns a rule of a chain into the expressions that it is for the kernel. sets are the ids of sets that are
 // made in the same batch, by name.
 func compile(id ID, ch *Chain, r Rule, sets map[string]uint32) ([]expr.Any, error) {
-	c := &compiler{sets: sets, family: id.Family, kind: ch.Kind, proto: ch.Protocol}
+	c := &compiler{sets: sets, family: id.Family, kind: ch.Kind, proto: ch.Protocol, frames6: id.Family == "netdev" && ch.Kind == IPv6}
 	for _, p := range r {
 		if err := c.part(p); err != nil {
 			return nil, fmt.Errorf("table %v, chain %s, rule %v: %w", id, ch.Name, r, err)
@@ -108,8 +115,11 @@ func (c *compiler) load(f *Field, to uint32) {
 }
 
 func (c *compiler) read(f *Field, to uint32) {
-	payload := func(base expr.PayloadBase) {
-		c.add(&expr.Payload{DestRegister: to, Base: base, Offset: f.offset, Len: f.size})
+	payload := func(base expr.PayloadBase, at uint32) {
+		c.add(&expr.Payload{DestRegister: to, Base: base, Offset: at + f.offset, Len: f.size})
+	}
+	if c.frames6 && f == Protocol {
+		f = IP6Next
 	}
 	switch f.base {
 	case inMeta:
@@ -121,11 +131,15 @@ func (c *compiler) read(f *Field, to uint32) {
 	case inFib:
 		c.add(&expr.Fib{Register: to, FlagSADDR: f.key == unix.NFTA_FIB_F_SADDR, FlagDADDR: f.key == unix.NFTA_FIB_F_DADDR, ResultADDRTYPE: true})
 	case inLink:
-		payload(expr.PayloadBaseLLHeader)
+		payload(expr.PayloadBaseLLHeader, 0)
 	case inNetwork:
-		payload(expr.PayloadBaseNetworkHeader)
+		payload(expr.PayloadBaseNetworkHeader, 0)
 	case inTransport:
-		payload(expr.PayloadBaseTransportHeader)
+		if c.frames6 {
+			payload(expr.PayloadBaseNetworkHeader, ipv6HeaderBytes)
+		} else {
+			payload(expr.PayloadBaseTransportHeader, 0)
+		}
 	}
 	switch {
 	case f.bits != 0:

@@ -65,7 +65,8 @@ type Chain struct {
 	Name  string
 	Hook  *Hook
 	Rules []Rule
-	// Kind and Protocol are what all packets are that come here, if set. Rules do not test it again.
+	// Kind and Protocol are what all packets are that come here, if set. Rules do not test it again. Where Kind is IPv6 in a
+	// table of family netdev, the second header is taken to follow the first one: rules have to refuse extension headers.
 	Kind     Kind
 	Protocol Word
 }

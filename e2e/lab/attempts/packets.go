@@ -80,11 +80,7 @@ func (m *maker) frames() {
 		frame("udp-"+name, to, datagrams, hardware, func(token []byte) []byte { return h.udp(port(), token) })
 		frame("udp-past-queue-"+name, to, datagrams, hardware, func(token []byte) []byte { return h.udp(port(), token) }).Bypass = true
 		for name2, bypass := range map[string]bool{"udp-by-ring-": false, "udp-by-ring-past-queue-": true} {
-			by := datagrams
-			if m.family == 1 {
-				by = stray // the guard refuses most whose header lies in memory of the sender's
-			}
-			a := frame(name2+name, to, by, hardware, func(token []byte) []byte { return h.udp(port(), token) })
+			a := frame(name2+name, to, datagrams, hardware, func(token []byte) []byte { return h.udp(port(), token) })
 			a.Ring, a.Bypass = true, bypass
 		}
 		frame("ping-"+name, to, datagrams, hardware, h.echo)
