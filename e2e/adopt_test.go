@@ -88,7 +88,7 @@ func (w *isolation) attackerIn(t *testing.T, task *agentcompass.Task) *attacker 
 	t.Cleanup(func() { ns.Close() })
 	a := &attacker{isolation: w, inhabitant: &inhabitant{inspected, ns}}
 	a.around.Closed, a.around.Internal, a.around.IPv4Only = controllerMetrics, true, true
-	a.around.Unrouted = !a.routed(t)
+	a.around.Unrouted, a.around.Ringless = !a.routed(t), labEngine.Dir != ""
 	a.around.Links = []attempts.Link{a.link(t, task.Network, 0)}
 	a.around.Host[0] = netip.MustParseAddr("100.64.0.1")
 	a.around.Foreign = addressesOn(w.peers[w.prefix+"foreign"], w.prefix+"foreign")

@@ -90,6 +90,7 @@ func (h *harborTask) attacker(t *testing.T) *attacker {
 	a := &attacker{isolation: w, sharesNetwork: true, inhabitant: &inhabitant{ns: sidecar.ns,
 		InspectResponse: container.InspectResponse{ContainerJSONBase: &base, NetworkSettings: sidecar.NetworkSettings}}}
 	a.around.Host = hostAddresses
+	a.around.Ringless = labEngine.Dir != ""
 	a.around.Links = []attempts.Link{a.link(t, network, 0)}
 	return a
 }

@@ -188,7 +188,7 @@ func (w *isolation) newAttacker(t *testing.T, name string, networks []string) *a
 		a.around.Internal = a.around.Internal && strings.HasSuffix(n, "internal")
 		a.around.Links = append(a.around.Links, a.link(t, n, byte(i)))
 	}
-	a.around.Unrouted = !a.routed(t)
+	a.around.Unrouted, a.around.Ringless = !a.routed(t), labEngine.Dir != ""
 	a.around.Host = hostAddresses
 	a.around.Foreign = addressesOn(w.peers[w.prefix+"foreign"], w.prefix+"foreign")
 	return a

@@ -34,6 +34,10 @@ func TestEscape(t *testing.T) {
 	own := []string{"family-xdp", "trace-of-first-process"}
 	rights := []string{"network-namespace", "mount-namespace", "user-namespace", "user-and-network-namespace", "own-namespace-entered", "rules-in-bpf",
 		"rules-listed", "route", "family-vsock"}
+	attached := []string{"family-vsock"}
+	if labEngine.Dir != "" {
+		attached = nil // newer engines' own profile refuses it
+	}
 	for _, row := range []struct {
 		name  string
 		start []string
@@ -41,7 +45,7 @@ func TestEscape(t *testing.T) {
 	}{
 		{"escape-free", []string{"docker", "run", "--detach", "--name", "escape-free", "--cap-add", "NET_ADMIN", "--cap-add", "SYS_ADMIN",
 			"--security-opt", "seccomp=unconfined", attackerTag, "wait"}, rights},
-		{"escape-attached", []string{"docker", "run", "--detach", "--name", "escape-attached", attackerTag, "wait"}, []string{"family-vsock"}},
+		{"escape-attached", []string{"docker", "run", "--detach", "--name", "escape-attached", attackerTag, "wait"}, attached},
 		{"escape-run", []string{filepath.Join(lab.bin, "sluice"), "run", "--socket", theController.socket(), "--detach", "--name", "escape-run",
 			"--policy", file, "--", attackerTag, "wait"}, nil},
 	} {

@@ -23,6 +23,8 @@ type Surroundings struct {
 	Internal bool
 	// Unrouted is set if no gateway leads even to the host's other addresses, as on internal networks from Docker 28 on.
 	Unrouted bool
+	// Ringless is set if the engine's seccomp profile refuses io_uring, as from Docker 25 on.
+	Ringless bool
 	// Resolver is where the engine's resolver listens inside of the container, for UDP and TCP, if there is one.
 	Resolver [2]netip.AddrPort
 	// Listeners are where the proxy listens inside of the container.

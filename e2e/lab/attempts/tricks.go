@@ -25,7 +25,7 @@ func word(n int) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)
 // oddSockets are sockets of other kinds, and other ways to use one.
 func (m *maker) oddSockets() {
 	domain := []int{unix.AF_INET, unix.AF_INET6}[m.family]
-	m.add("ring-udp", outside, datagrams, "ring", netip.AddrPortFrom(m.stranger(), port()), nil)
+	m.add("ring-udp", outside, datagrams, "ring", netip.AddrPortFrom(m.stranger(), port()), nil).Blind = m.Ringless
 	socket := func(name string, to Target, by Way, dest netip.AddrPort, domain, kind, protocol int) *attack.Attempt {
 		a := m.add(name, to, by, "socket", dest, noText)
 		a.Socket = [3]int{domain, kind, protocol}
