@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+
+	"sluice/dockernet/netns"
 )
 
 // TestSidecarCage looks at what the running sidecar is kept by, and tries to get out of the same.
@@ -59,6 +61,23 @@ func TestSidecarCage(t *testing.T) {
 	}
 	if root := strings.Fields(string(mounts)); len(root) < 4 || root[1] != "/" || !slices.Contains(strings.Split(root[3], ","), "ro") {
 		t.Errorf("its root may be written: %.80s", mounts)
+	}
+
+	ns, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", c.State.Pid), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	if err := ns.Do(func() error {
+		for name, want := range map[string]string{"tcp_tw_reuse": "1", "ip_local_port_range": "1024\t65535"} {
+			got, err := os.ReadFile("/proc/sys/net/ipv4/" + name) // of the thread's namespace
+			if strings.TrimSpace(string(got)) != want || err != nil {
+				t.Errorf("%s is %q, %v, want %q", name, got, err, want)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 
 	// The same profile holds another program, whose calls would succeed otherwise.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/matcher"
 	"sluice/proxy/poll"
 )
 
@@ -205,4 +207,24 @@ func TestMemory(t *testing.T) {
 		t.Error("all tunnels were cut")
 	}
 	wantEcho(t, open, "still there")
+}
+
+// What the proxy itself lacks is told apart from what is wrong with an upstream: it is worth another try.
+func TestDialFailures(t *testing.T) {
+	for _, row := range []struct {
+		err    error
+		status int
+		reason matcher.Reason
+	}{
+		{unix.EMFILE, statusBusy, reasonCapacity},
+		{unix.ENOMEM, statusBusy, reasonCapacity},
+		{unix.EADDRNOTAVAIL, statusBusy, reasonCapacity},
+		{unix.ECONNREFUSED, statusGateway, reasonDialRefused},
+		{unix.ETIMEDOUT, statusTimeout, reasonDialTimeout},
+		{unix.ENETUNREACH, statusGateway, reasonUnreachable},
+	} {
+		if status, reason := dialFailure(&net.OpError{Op: "dial", Err: row.err}); status != row.status || reason != row.reason {
+			t.Errorf("%v: %d %s, want %d %s", row.err, status, reason, row.status, row.reason)
+		}
+	}
 }

@@ -226,6 +226,14 @@ func (o *Options) security(ctx context.Context) ([]string, error) {
 	return append(options, "seccomp="+images.ProxySeccomp()), nil
 }
 
+// manyPorts keeps one session from using up the ports from which all sessions reach an upstream: a port of a connection that
+// has ended stays taken for a minute otherwise (TIME_WAIT), and the search for a free one takes milliseconds when few are left.
+// See tcp_tw_reuse and ip_local_port_range in the kernel's Documentation/networking/ip-sysctl.rst.
+var manyPorts = map[string]string{
+	"net.ipv4.tcp_tw_reuse":        "1",           // a second later, where the peer sends timestamps (RFC 6191)
+	"net.ipv4.ip_local_port_range": "1024\t65535", // of IPv6 too
+}
+
 // createContainer makes and starts sidecar number n and returns its id.
 func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n int, dir string) (string, error) {
 	security, err := o.security(ctx)
@@ -247,6 +255,7 @@ func (o *Options) createContainer(ctx context.Context, r *recipe, on Network, n 
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
 		UsernsMode:     "host", // user ids must mean the same on both sides of the sockets
+		Sysctls:        manyPorts,
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 		LogConfig:      container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"}},
 		Resources: container.Resources{

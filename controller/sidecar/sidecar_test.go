@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -253,10 +254,10 @@ func TestUpgrade(t *testing.T) {
 	if one, err := old.client.Session(t.Context(), "s1"); err != nil || len(one.Listeners) != 0 || one.Flows != 2 {
 		t.Errorf("the old sidecar has %+v, %v: want 2 flows and no listener", one, err)
 	}
-	flows, err := c.Flows(t.Context(), "s1")
-	if err != nil || len(flows) != 2 {
-		t.Errorf("flows %v, %v: want those of the old sidecar", flows, err)
-	}
+	c.until("the load's flows have ended, and those of the old sidecar are told", func() bool {
+		flows, err := c.Flows(t.Context(), "s1")
+		return err == nil && len(flows) == 2
+	})
 	r := c.apply("s1", control.SessionSpec{Phase: "run"})
 	if r.FlowsCut != 1 || r.FlowsKept != 1 {
 		t.Errorf("receipt %+v: want one flow cut and one kept", r)
@@ -419,7 +420,7 @@ func TestConfinement(t *testing.T) {
 		if one.config.User != "65532:65532" || !h.ReadonlyRootfs || h.Privileged || strings.Join(h.CapDrop, " ") != "ALL" || len(h.CapAdd) != 0 ||
 			!slices.Equal(h.SecurityOpt, []string{"no-new-privileges", "seccomp=" + images.ProxySeccomp()}) || h.RestartPolicy.Name != "no" || *h.PidsLimit != 256 || h.Memory != 1<<30 ||
 			len(h.Mounts) != 1 || !h.Mounts[0].ReadOnly || h.Mounts[0].Source != filepath.Join(w.options.Dir, "1") ||
-			string(h.NetworkMode) != NetworkName(w.options.Dir) || !strings.Contains(strings.Join(one.config.Cmd, " "), "--never=127.0.0.0/8 --never=::/128 --never=::1/128 --never=172.31.9.0/24") || len(h.PortBindings) != 0 {
+			string(h.NetworkMode) != NetworkName(w.options.Dir) || !maps.Equal(h.Sysctls, manyPorts) || !strings.Contains(strings.Join(one.config.Cmd, " "), "--never=127.0.0.0/8 --never=::/128 --never=::1/128 --never=172.31.9.0/24") || len(h.PortBindings) != 0 {
 			t.Errorf("container %+v, host %+v", one.config, h)
 		}
 	}
