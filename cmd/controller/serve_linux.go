@@ -127,7 +127,7 @@ func serve(ctx context.Context, log *slog.Logger, s settings) (err error) {
 	c, err = controller.New(controller.Config{
 		Engine: containers, Host: kernel, Sidecar: proxy, Dir: filepath.Join(dir, "state"),
 		Matcher: matcher.Options{PrivateZones: s.privateZones, NoFloor: !s.floor}, Adopt: s.adopt != "", Logger: log, Version: readBuild().Version,
-		Collectors: []prometheus.Collector{proxy},
+		Collectors: []prometheus.Collector{proxy, host.Tables{}},
 	})
 	if err != nil {
 		return err

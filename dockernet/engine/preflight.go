@@ -98,24 +98,28 @@ func conntrackProblem(count, most int) (Problem, bool) {
 		Repair: fmt.Sprintf("sysctl net.netfilter.nf_conntrack_max=%d", 4*most), Warning: true}, true
 }
 
-// neighbourProblem looks at what the kernel counts of its table of neighbours, which all namespaces share: a line of names
-// and one of hexadecimal numbers for each processor. The gateway, the container and its loopback device are one each.
-func neighbourProblem(family, stats string, most int) (Problem, bool) {
-	header, rows, _ := strings.Cut(stats, "\n")
-	column := slices.Index(strings.Fields(header), "table_fulls")
-	var full uint64
-	for row := range strings.Lines(rows) {
-		if cells := strings.Fields(row); column >= 0 && column < len(cells) {
-			n, _ := strconv.ParseUint(cells[column], 16, 64)
-			full += n
-		}
-	}
+// neighbourProblem looks at how often the table of neighbours had no room. The gateway, the container and its loopback
+// device are one each.
+func neighbourProblem(family string, full uint64, most int) (Problem, bool) {
 	if full == 0 {
 		return Problem{}, false
 	}
 	return Problem{Check: "neighbours", Warning: true,
 		What:   fmt.Sprintf("the table of %s neighbours had no room %d times since the host started; connections fail then", family, full),
 		Repair: fmt.Sprintf("sysctl net.%s.neigh.default.gc_thresh3=%d, and gc_thresh2 to half of it: some four for each container", family, 8*most)}, true
+}
+
+// tableFulls adds up a column of the kernel's counters: a line of names and one of hexadecimal numbers for each processor.
+func tableFulls(stats string) (full uint64) {
+	header, rows, _ := strings.Cut(stats, "\n")
+	column := slices.Index(strings.Fields(header), "table_fulls")
+	for row := range strings.Lines(rows) {
+		if cells := strings.Fields(row); column >= 0 && column < len(cells) {
+			n, _ := strconv.ParseUint(cells[column], 16, 64)
+			full += n
+		}
+	}
+	return full
 }
 
 // kernelProblem compares a release as uname(2) gives it with the oldest one that has what the rules need: sets of

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
@@ -34,20 +33,18 @@ func HostProblems() []Problem {
 	if p, found := bridgeProblem("/"); found {
 		list = append(list, p)
 	}
-	count, err1 := number("/proc/sys/net/netfilter/nf_conntrack_count")
-	most, err2 := number("/proc/sys/net/netfilter/nf_conntrack_max")
-	if err1 == nil && err2 == nil {
+	if count, most, err := Connections(); err == nil {
 		if p, found := conntrackProblem(count, most); found {
 			list = append(list, p)
 		}
 	}
-	for _, table := range []struct{ family, file string }{{"ipv4", "arp_cache"}, {"ipv6", "ndisc_cache"}} {
-		stats, err := os.ReadFile("/proc/net/stat/" + table.file) // not there in other namespaces than the host's
-		most, err2 := number("/proc/sys/net/" + table.family + "/neigh/default/gc_thresh3")
-		if err == nil && err2 == nil {
-			if p, found := neighbourProblem(table.family, string(stats), most); found {
-				list = append(list, p)
-			}
+	for family, full := range NeighbourOverflows() {
+		most, err := number("/proc/sys/net/" + family + "/neigh/default/gc_thresh3")
+		if err != nil {
+			continue
+		}
+		if p, found := neighbourProblem(family, full, most); found {
+			list = append(list, p)
 		}
 	}
 	return list
@@ -59,14 +56,6 @@ func kernelRelease() string {
 		return ""
 	}
 	return unix.ByteSliceToString(u.Release[:])
-}
-
-func number(file string) (int, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
 // privilegeProblem looks for the two capabilities without which nothing works: to enter and make namespaces, and to

@@ -122,7 +122,7 @@ func TestNeighbourProblem(t *testing.T) {
 		{header + "00000fac 00024b5c 00000ad5\n00000fac 000176d3 0000000a\n", "2783 times"},
 		{"entries\n00000001\n", ""}, {header + "1\n", ""}, {"", ""},
 	} {
-		p, got := neighbourProblem("ipv4", tt.stats, 1024)
+		p, got := neighbourProblem("ipv4", tableFulls(tt.stats), 1024)
 		if got != (tt.what != "") || got && (!p.Warning || !strings.Contains(p.What, tt.what) || !strings.Contains(p.Repair, "net.ipv4.neigh.default.gc_thresh3=8192")) {
 			t.Errorf("%q: %v, want %q", tt.stats, p, tt.what)
 		}

@@ -47,7 +47,7 @@ func main() {
 	flag.StringVar(&s.bin, "bin", "bin", "where sluice and sluice-proxy are")
 	flag.StringVar(&s.only, "only", "", "take the figures of these alone: compare, matcher, ready, controller")
 	flag.IntVar(&s.rounds, "rounds", 15, "rounds of compare")
-	flag.IntVar(&s.beside, "beside", 1500, "how many containers are simulated; the controller needs 12 descriptors for each")
+	flag.IntVar(&s.beside, "beside", 2000, "how many containers are simulated; the controller needs 8 descriptors for each")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -101,6 +101,7 @@ type target struct {
 	over         string // the figure is the ratio to this one, if not empty
 	least        bool   // it has to be at least the limit, not at most
 	limit        float64
+	stretch      float64 // what would be better still, if not 0
 	unit         string
 }
 
@@ -109,22 +110,36 @@ func (t *target) line(from figures, why string) string {
 	if t.least {
 		sign = "≥"
 	}
-	said := fmt.Sprintf("%s %s %s%s", t.what, "|", sign+" "+number(t.limit), t.unit)
+	said := fmt.Sprintf("%s | %s %s%s", t.what, sign, number(t.limit), t.unit)
+	if t.stretch != 0 {
+		said += ", better " + number(t.stretch) + t.unit
+	}
 	value, ok := from[t.name]
 	if ok && t.over != "" {
 		base, there := from[t.over]
 		value, ok = value/base, there
 	}
-	switch {
-	case !ok || math.IsNaN(value):
+	if !ok || math.IsNaN(value) {
 		if why == "" {
 			why = "not measured"
 		}
 		return fmt.Sprintf("| %s | – | %s |", said, why)
-	case t.least && value >= t.limit || !t.least && value <= t.limit:
-		return fmt.Sprintf("| %s | %s%s | met |", said, number(value), t.unit)
 	}
-	return fmt.Sprintf("| %s | %s%s | **missed** |", said, number(value), t.unit)
+	verdict := "met"
+	switch {
+	case !t.reached(value, t.limit):
+		verdict = "**missed**"
+	case t.stretch != 0 && t.reached(value, t.stretch):
+		verdict = "met, and better"
+	}
+	return fmt.Sprintf("| %s | %s%s | %s |", said, number(value), t.unit, verdict)
+}
+
+func (t *target) reached(value, limit float64) bool {
+	if t.least {
+		return value >= limit
+	}
+	return value <= limit
 }
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }

@@ -37,6 +37,8 @@ func TestTarget(t *testing.T) {
 		{target{what: "x", name: "a", limit: 2}, "| x | ≤ 2 | 3 | **missed** |"},
 		{target{what: "x", name: "a", least: true, limit: 2}, "| x | ≥ 2 | 3 | met |"},
 		{target{what: "x", name: "a", over: "b", limit: 0.5}, "| x | ≤ 0.5 | 0.75 | **missed** |"},
+		{target{what: "x", name: "a", limit: 4, stretch: 3}, "| x | ≤ 4, better 3 | 3 | met, and better |"},
+		{target{what: "x", name: "a", limit: 4, stretch: 2}, "| x | ≤ 4, better 2 | 3 | met |"},
 		{target{what: "x", name: "c", limit: 1}, "| x | ≤ 1 | – | not taken |"},
 		{target{what: "x", name: "a", over: "c", limit: 1}, "| x | ≤ 1 | – | not taken |"},
 	} {
