@@ -677,3 +677,21 @@ func TestReads(t *testing.T) {
 		}
 	}
 }
+
+func TestConcerns(t *testing.T) {
+	for _, row := range []struct {
+		named, path string
+		want        bool
+	}{
+		{"/p/policy.yaml", "/p/policy.yaml", true},
+		{"./policy.yaml", "policy.yaml", true},
+		{"/p", "/p/policy.yaml", true}, // the directory is gone, say
+		{".", "policy.yaml", true},
+		{"/p/policy.yaml.tmp", "/p/policy.yaml", false},
+		{"/p/log", "/p/policy.yaml", false},
+	} {
+		if got := concerns(row.named, row.path); got != row.want {
+			t.Errorf("%s for %s: %v, want %v", row.named, row.path, got, row.want)
+		}
+	}
+}

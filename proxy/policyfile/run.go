@@ -44,7 +44,7 @@ func (f *File[T]) Run(ctx context.Context) error {
 	}
 }
 
-// watcher wakes Run when something happened to the file or beside it.
+// watcher wakes Run when something happened to the file or to its directory.
 type watcher struct {
 	woken chan struct{} // holds at most one token
 	inner *fsnotify.Watcher
@@ -66,9 +66,11 @@ func (f *File[T]) newWatcher() *watcher {
 		for events != nil || errors != nil {
 			var ok bool
 			select {
-			case _, ok = <-events:
-				if !ok {
+			case e, more := <-events:
+				if ok = more; !ok {
 					events = nil
+				} else if !concerns(e.Name, f.o.Path) {
+					continue
 				}
 			case _, ok = <-errors: // an overflow above all: a reason to look as well
 				if !ok {
@@ -82,6 +84,12 @@ func (f *File[T]) newWatcher() *watcher {
 		}
 	})
 	return w
+}
+
+// concerns reports whether what happened to the file named may be a change of the one at path. Others may be busy in the
+// same directory.
+func concerns(named, path string) bool {
+	return filepath.Base(named) == filepath.Base(path) || filepath.Clean(named) == filepath.Dir(path)
 }
 
 // watch watches the file and its directory, and reports whether that is enough to
