@@ -83,6 +83,10 @@ func parse(b []byte) (e entry, err error) {
 	return e, e.check()
 }
 
+// masked reports whether answers go to another address than the first packet came from. They reach nobody without the
+// entry.
+func (e *entry) masked() bool { return e.reply.destination.Addr() != e.original.source.Addr() }
+
 // exact names this entry and, as far as its id is known, no later one.
 func (e *entry) exact() []byte {
 	b := e.packets()
@@ -168,7 +172,12 @@ func (c *conn) entries(sockets []socket) ([]*entry, error) {
 	for i, s := range sockets {
 		requests[i] = request(s.protocol, s.flow)
 	}
-	found := make([]*entry, len(sockets))
+	return c.lookUp(requests)
+}
+
+// lookUp looks up the entry that each request names, nil for none. Of each its flows are valid.
+func (c *conn) lookUp(requests [][]byte) ([]*entry, error) {
+	found := make([]*entry, len(requests))
 	err := c.ask(ctGet, 0, requests, func(i int, a answer) error {
 		switch {
 		case a.errno == unix.ENOENT:

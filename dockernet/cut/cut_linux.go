@@ -16,7 +16,9 @@ import (
 )
 
 // Cut ends the connections that the Spec refuses. When it returns without an error, no socket of the container has
-// one of them any more, and what the far end still sends reaches nobody.
+// one of them any more, and what the far end still sends reaches nobody. Where the host does not put its own address in
+// place of the container's, it may come in; there the entries stay, so that it is an answer to what is over, which the
+// rules refuse to go on with, and not a connection into the container.
 //
 // It looks at the sockets and asks conntrack for the entry of each, which takes time for the container's own
 // connections only. Where something in the container takes datagrams from whoever sends them, it reads all of the
@@ -53,6 +55,8 @@ type cutter struct {
 	in, on func(func() error) error
 	// own are the container's addresses. What has one of them at both ends does not leave the namespace.
 	own map[netip.Addr]bool
+	// links are its networks.
+	links []netip.Prefix
 	// raw is set if a process has a socket that gets packets of all ports.
 	raw    bool
 	report Report
@@ -124,8 +128,10 @@ func (c *cutter) enterConntrack() (err error) {
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addresses {
-		if a, ok := netip.AddrFromSlice(a.IP); ok {
-			c.own[a.Unmap()] = true
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			c.own[ip.Unmap()] = true
+			bits, _ := a.Mask.Size()
+			c.links = append(c.links, netip.PrefixFrom(ip.Unmap(), bits))
 		}
 	}
 	for _, a := range c.Addresses {
@@ -179,18 +185,29 @@ func (c *cutter) cutSockets() (receivers bool, err error) {
 		return false, err
 	}
 	var dead []socket
-	var entries [][]byte
+	var victims []victim
 	for i, s := range sockets {
 		if !c.judge(&s, found[i]) {
 			continue
 		}
 		dead = append(dead, s)
-		entries = append(entries, request(s.protocol, s.flow))
+		entry := request(s.protocol, s.flow)
+		victims = append(victims, victim{
+			inbound: found[i] != nil && found[i].original != s.flow, far: s.destination, protocol: s.protocol, inside: entry, host: entry,
+		})
 	}
 	// The resets still need the entries, so those come second.
 	c.report.Sockets, err = c.diag.destroy(dead)
 	c.report.Ended = c.report.Sockets
-	return receivers, errors.Join(err, c.remove(entries, entries))
+	if err != nil {
+		return receivers, err
+	}
+	victims, err = c.unreachable(victims)
+	if err != nil {
+		return receivers, err
+	}
+	inside, host := requests(victims)
+	return receivers, c.remove(inside, host)
 }
 
 func deleteLocal(sockets []socket, local func(netip.Addr) bool) []socket {
@@ -314,19 +331,69 @@ func (c *cutter) victimsInside(local func(*entry)) (all []victim, err error) {
 	return all, err
 }
 
+// unreachable are those of the victims whose far end reaches nobody once its entry is deleted: the host has put its own
+// address in place of the container's. Others are left for as long as the far end keeps them. The rules refuse what the
+// container sends by them; but without them what the far end still sends, an answer that comes late or a segment once
+// more, would begin a connection into the container, which it might answer for good.
+func (c *cutter) unreachable(victims []victim) ([]victim, error) {
+	if c.Spec != nil && c.Spared != nil {
+		return victims, nil // where no connection comes in
+	}
+	var asked []int
+	var requests [][]byte
+	for i := range victims {
+		if v := &victims[i]; !v.inbound && v.inside != nil {
+			asked, requests = append(asked, i), append(requests, v.host)
+		}
+	}
+	if asked == nil {
+		return victims, nil
+	}
+	onHost, err := c.host.lookUp(requests)
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	stays := make([]bool, len(victims))
+	for n, i := range asked {
+		if e := onHost[n]; e != nil {
+			stays[i] = !e.masked()
+		} else { // of bridges that did not call the rules the host knows nothing
+			stays[i] = slices.ContainsFunc(c.links, func(p netip.Prefix) bool { return p.Contains(victims[i].far.Addr()) })
+		}
+	}
+	kept := victims[:0]
+	for i, v := range victims {
+		if !stays[i] {
+			kept = append(kept, v)
+		}
+	}
+	return kept, nil
+}
+
 // end deletes entries.
 func (c *cutter) end(victims []victim) error {
-	var inside, host [][]byte
+	victims, err := c.unreachable(victims)
+	if err != nil {
+		return err
+	}
+	for _, v := range victims {
+		if v.inside != nil && v.protocol != unix.IPPROTO_TCP {
+			c.report.Ended++
+		}
+	}
+	inside, host := requests(victims)
+	return c.remove(inside, host)
+}
+
+// requests are those to delete the victims' entries.
+func requests(victims []victim) (inside, host [][]byte) {
 	for _, v := range victims {
 		if v.inside != nil {
 			inside = append(inside, v.inside)
-			if v.protocol != unix.IPPROTO_TCP {
-				c.report.Ended++
-			}
 		}
 		host = append(host, v.host)
 	}
-	return c.remove(inside, host)
+	return inside, host
 }
 
 // everyEntry calls each with all of the namespace's. Where they are few the kernel writes them down as text much
@@ -372,7 +439,7 @@ func (c *cutter) sweepHost() error {
 	}
 	var host [][]byte
 	each := func(e *entry) {
-		if slices.Contains(c.Addresses, e.original.source.Addr()) && c.Refused(e.original.destination, e.protocol) {
+		if slices.Contains(c.Addresses, e.original.source.Addr()) && e.masked() && c.Refused(e.original.destination, e.protocol) {
 			host = append(host, e.exact())
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"sluice/dockernet/netns"
 )
 
-// Sweep deletes every conntrack entry of a refused connection, also those that no socket stands for: of processes that
+// Sweep deletes the conntrack entries of refused connections that [Cut] would, also those that no socket stands for: of processes that
 // have ended, of raw frames. Nothing can be sent by them, since the rules refuse every packet; but until they time out
 // the host translates what the far end sends, for whoever comes to read it, and inside they keep their ports from being
 // redirected anew. Where [Spec.First] is set it deletes those too that lead to ports inside that nobody has any more: of
@@ -154,7 +154,7 @@ func (c *cutter) sweepAll(of map[netip.Addr]*place) error {
 	}
 	each := func(e *entry) {
 		p := of[e.original.source.Addr()]
-		if p == nil || specs[p] == nil {
+		if p == nil || specs[p] == nil || !e.masked() {
 			return
 		}
 		v := victim{far: e.original.destination, protocol: e.protocol}
