@@ -70,7 +70,7 @@ func (s *Session) ServeTCP(l *net.TCPListener) error {
 	}
 	// A proxy's client speaks first: there is nothing to do for it before it has (tcp(7)). It saves a wake-up each,
 	// and a client that says nothing comes a second later.
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
+	_ = option(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
 	s.server.AddOwn(l.Addr())
 	return s.listen(fd, l.Addr(), nil)
 }
@@ -80,7 +80,7 @@ func prepareListener(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return err
 	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+	if err := option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return err
 	}
 	return probeIdle(fd)
@@ -168,10 +168,10 @@ func (a *acceptor) busy(fd int) {
 		rule: matcher.NoRule, decision: no.Decision, began: a.worker.Now(), now: a.worker.Now()})
 	s.server.config.Personality.shape(no)
 	_, _ = writeSocket(fd, no.AppendResponse(nil))
-	_ = unix.Shutdown(fd, unix.SHUT_WR)
+	shutWrite(fd)
 	// Reading what is there keeps closing from being a reset that takes the answer away.
 	_, _ = readSocket(fd, a.worker.scratch)
-	unix.Close(fd)
+	closeSocket(fd)
 }
 
 func (a *acceptor) close() {

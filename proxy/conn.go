@@ -176,10 +176,10 @@ func (c *conn) abort() {
 
 // close closes both sides in order and forgets the connection.
 func (c *conn) close() {
-	c.end(func(fd int) { unix.Close(fd) })
+	c.end(closeSocket)
 }
 
-func (c *conn) end(closeSocket func(int)) {
+func (c *conn) end(release func(int)) {
 	if c.state == closed {
 		return
 	}
@@ -192,7 +192,7 @@ func (c *conn) end(closeSocket func(int)) {
 		s.drop(w)
 		if s.fd >= 0 {
 			w.Remove(s.token)
-			closeSocket(s.fd)
+			release(s.fd)
 		}
 	}
 	c.session.count(-1)

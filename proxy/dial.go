@@ -173,23 +173,21 @@ func (d *race) start(addr netip.Addr, port uint16) error {
 
 // connectSocket begins a connect without waiting for it.
 func connectSocket(own *outgoing.Sockets, to netip.AddrPort) (int, error) {
-	family, sockaddr := unix.AF_INET6, unix.Sockaddr(nil)
+	family := unix.AF_INET6
 	if to.Addr().Is4() {
-		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
-	} else {
-		sockaddr = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+		family = unix.AF_INET
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
-	if err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
-		if err = own.Connect(fd, to, sockaddr); errors.Is(err, unix.EINPROGRESS) {
+	if err = option(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err == nil {
+		if err = own.Connect(fd, to); errors.Is(err, unix.EINPROGRESS) {
 			err = nil
 		}
 	}
 	if err != nil {
-		unix.Close(fd)
+		closeSocket(fd)
 		return -1, err
 	}
 	return fd, nil
@@ -224,7 +222,7 @@ func (a *attempt) Ready(_ uint8, events uint32) {
 
 func (a *attempt) stop() {
 	a.race.conn.worker.Remove(a.token)
-	unix.Close(a.fd)
+	closeSocket(a.fd)
 	a.fd = -1
 	a.race.live--
 }

@@ -417,7 +417,7 @@ func (c *conn) dropUpstream() {
 		c.unlist()
 		c.up.drop(c.worker)
 		c.worker.Remove(c.up.token)
-		unix.Close(c.up.fd)
+		closeSocket(c.up.fd)
 		c.up = side{fd: -1}
 	}
 }

@@ -79,11 +79,11 @@ func (c *conn) linger() {
 	if c.up.fd >= 0 {
 		c.up.drop(c.worker)
 		c.worker.Remove(c.up.token)
-		unix.Close(c.up.fd)
+		closeSocket(c.up.fd)
 		c.up = side{fd: -1}
 	}
 	c.unlist()
-	_ = unix.Shutdown(c.client.fd, unix.SHUT_WR)
+	shutWrite(c.client.fd)
 	c.worker.lingers.Start(&c.timer, c)
 	c.drain()
 }

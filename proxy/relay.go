@@ -47,7 +47,7 @@ func (s *side) note(events uint32) {
 		// Reads end in front of urgent data, and skip it unless it is taken for what it is to all but a few
 		// programs, a part of the stream (tcp(7), RFC 6093 section 6).
 		s.doubt = true
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
+		_ = option(s.fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 	}
 }
 
@@ -77,8 +77,8 @@ func (c *conn) finish() {
 		if c.state != ending {
 			c.state = ending
 			// The peers are not to wait for the end of the stream. What has no end yet is told it now.
-			_ = unix.Shutdown(c.up.fd, unix.SHUT_WR)
-			_ = unix.Shutdown(c.client.fd, unix.SHUT_WR)
+			shutWrite(c.up.fd)
+			shutWrite(c.client.fd)
 		}
 		c.worker.endings.Start(&c.timer, c)
 		return
@@ -93,7 +93,7 @@ func (c *conn) finish() {
 // undelivered reports whether the kernel would still send something of a socket, be it once more: until the peer has
 // acknowledged it all, or the connection is gone.
 func undelivered(fd int) bool {
-	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	n, err := unacknowledged(fd)
 	if err != nil || n <= 0 {
 		return false
 	}
@@ -124,7 +124,7 @@ func (c *conn) pump(src, dst *side) (again, ok bool) {
 			if !src.passed {
 				src.passed = true
 				if !dst.passed { // else both are done and closing says it
-					_ = unix.Shutdown(dst.fd, unix.SHUT_WR)
+					shutWrite(dst.fd)
 				}
 			}
 			return false, true

@@ -2,9 +2,6 @@ package proxy
 
 import (
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"sluice/proxy/poll"
 )
@@ -129,67 +126,4 @@ func (w *worker) release(b []byte) {
 	if cap(b) == bufferBytes && len(w.buffers) < keptBuffers {
 		w.buffers = append(w.buffers, b)
 	}
-}
-
-// System calls on non-blocking sockets return at once, so they go past the scheduler's book-keeping.
-
-func readSocket(fd int, b []byte) (int, error) {
-	for {
-		n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno != 0 {
-			return 0, errno
-		}
-		return int(n), nil
-	}
-}
-
-func writeSocket(fd int, b []byte) (int, error) {
-	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
-			unix.MSG_NOSIGNAL, 0, 0)
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno != 0 {
-			return 0, errno
-		}
-		return int(n), nil
-	}
-}
-
-func acceptSocket(fd int) (int, error) {
-	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
-		if errno == unix.EINTR || errno == unix.ECONNABORTED {
-			continue
-		}
-		if errno != 0 {
-			return -1, errno
-		}
-		return int(n), nil
-	}
-}
-
-// reset closes fd so that the peer sees a reset and not an end of stream.
-func reset(fd int) {
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	unix.Close(fd)
-}
-
-// probeIdle makes the kernel probe a silent peer, so that one that is gone does not keep its tunnel for ever.
-func probeIdle(fd int) error {
-	for _, o := range []struct{ level, name, value int }{
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 60},  // seconds of silence
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15}, // seconds between probes
-		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 4},
-	} {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return err
-		}
-	}
-	return nil
 }

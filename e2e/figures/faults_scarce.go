@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -74,48 +75,61 @@ func memoryFiles(pid int) (limit, used string, err error) {
 	return limit, used, nil
 }
 
-// limitFiles lets a process open no more than it has open.
-func limitFiles(pid int, most *uint64) error {
+// limitFiles lets a process open no more than it has open, and tells how many it could have. Its user asks for that: root
+// may only where it has CAP_SYS_RESOURCE (prlimit(2)).
+func limitFiles(ctx context.Context, pid int, most *uint64) error {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		return err
 	}
-	var before unix.Rlimit
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
 		return err
 	}
-	*most = before.Cur
-	return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(entries)), Max: before.Max}, nil)
+	_, files, _ := strings.Cut(string(limits), "Max open files")
+	if _, err := fmt.Sscan(files, most); err != nil {
+		return fmt.Errorf("how many descriptors process %d may have: %w", pid, err)
+	}
+	return setFiles(ctx, pid, uint64(len(entries)))
 }
 
-func unlimitFiles(pid int, most uint64) error {
-	return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil)
+func setFiles(ctx context.Context, pid int, most uint64) error {
+	var owner unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d", pid), &owner); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "setpriv", fmt.Sprintf("--reuid=%d", owner.Uid), fmt.Sprintf("--regid=%d", owner.Gid), "--clear-groups",
+		"prlimit", fmt.Sprintf("--pid=%d", pid), fmt.Sprintf("--nofile=%d:", most)).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("limit the descriptors of process %d to %d: %w: %s", pid, most, err, out)
+	}
+	return nil
 }
 
-func limitSidecar(_ context.Context, st *stage, _ *container) error {
+func limitSidecar(ctx context.Context, st *stage, _ *container) error {
 	pid, err := st.sidecarPID()
 	if err != nil {
 		return err
 	}
-	return limitFiles(pid, &st.files)
+	return limitFiles(ctx, pid, &st.files)
 }
 
-func unlimitSidecar(_ context.Context, st *stage, _ *container) error {
+func unlimitSidecar(ctx context.Context, st *stage, _ *container) error {
 	time.Sleep(scarceTime)
 	pid, err := st.sidecarPID()
 	if err != nil {
 		return err
 	}
-	return unlimitFiles(pid, st.files)
+	return setFiles(ctx, pid, st.files)
 }
 
-func limitController(_ context.Context, st *stage, _ *container) error {
-	return limitFiles(st.serve.Process.Pid, &st.files)
+func limitController(ctx context.Context, st *stage, _ *container) error {
+	return limitFiles(ctx, st.serve.Process.Pid, &st.files)
 }
 
-func unlimitController(_ context.Context, st *stage, _ *container) error {
+func unlimitController(ctx context.Context, st *stage, _ *container) error {
 	time.Sleep(scarceTime)
-	return unlimitFiles(st.serve.Process.Pid, st.files)
+	return setFiles(ctx, st.serve.Process.Pid, st.files)
 }
 
 // restartAhead starts the controller in a time namespace: its monotonic clock and that since boot jump, the machine's do

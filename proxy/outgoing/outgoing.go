@@ -33,16 +33,16 @@ type Sockets struct {
 	Mark, Priority uint32
 }
 
-// Connect is connect(2) of address, which is to, for a new TCP socket. The socket may be one that does not wait.
-func (s *Sockets) Connect(fd int, to netip.AddrPort, address unix.Sockaddr) error {
+// Connect is connect(2) for a new TCP socket that does not wait.
+func (s *Sockets) Connect(fd int, to netip.AddrPort) error {
 	if s == nil {
-		return unix.Connect(fd, address)
+		return connect(fd, to)
 	}
 	from, err := s.open(fd, to)
 	if err != nil {
 		return err
 	}
-	connected := unix.Connect(fd, address)
+	connected := connect(fd, to)
 	if err := s.Announcer.Opened(to, from); err != nil {
 		return fmt.Errorf("connect to %v: %w", to, err)
 	}

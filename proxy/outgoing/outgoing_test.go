@@ -68,8 +68,8 @@ func TestConnect(t *testing.T) {
 			t.Run(name+"_"+tt.name, func(t *testing.T) {
 				r := &recorder{open: tt.open, opened: tt.opened}
 				s := &Sockets{Announcer: r}
-				fd, address := socket(t, there)
-				if err := s.Connect(fd, there, address); !errors.Is(err, tt.want) {
+				fd := socket(t, there)
+				if err := s.Connect(fd, there); !errors.Is(err, tt.want) {
 					t.Errorf("error %v, want %v", err, tt.want)
 				}
 				r.want(t, tt.calls...)
@@ -92,18 +92,18 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-func socket(t *testing.T, to netip.AddrPort) (int, unix.Sockaddr) {
+func socket(t *testing.T, to netip.AddrPort) int {
 	t.Helper()
-	family, address := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: [4]byte{127, 0, 0, 1}})
+	family := unix.AF_INET
 	if to.Addr().Is6() {
-		family, address = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	return fd, address
+	return fd
 }
 
 // Where nobody listens, the error is connect's, and nothing is left announced.
@@ -116,8 +116,8 @@ func TestConnectRefused(t *testing.T) {
 	l.Close()
 	r := new(recorder)
 	s := &Sockets{Announcer: r}
-	fd, address := socket(t, nobody)
-	if err := s.Connect(fd, nobody, address); err != unix.ECONNREFUSED {
+	fd := socket(t, nobody)
+	if err := s.Connect(fd, nobody); err != unix.ECONNREFUSED {
 		t.Errorf("error %v, want connect's", err)
 	}
 	r.want(t, "open", "opened")
@@ -164,10 +164,10 @@ func TestMark(t *testing.T) {
 	}
 	defer l.Close()
 	there := netip.MustParseAddrPort(l.Addr().String())
-	fd, address := socket(t, there)
+	fd := socket(t, there)
 	may := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 1)
 	r := new(recorder)
-	err = (&Sockets{Announcer: r, Mark: mark, Priority: priority}).Connect(fd, there, address)
+	err = (&Sockets{Announcer: r, Mark: mark, Priority: priority}).Connect(fd, there)
 	if !errors.Is(err, may) {
 		t.Fatalf("error %v, want %v", err, may)
 	}
@@ -192,8 +192,8 @@ func TestNobodyToTell(t *testing.T) {
 	defer l.Close()
 	there := netip.MustParseAddrPort(l.Addr().String())
 	var s *Sockets
-	fd, address := socket(t, there)
-	if err := s.Connect(fd, there, address); err != nil {
+	fd := socket(t, there)
+	if err := s.Connect(fd, there); err != nil {
 		t.Error(err)
 	}
 	c, err := s.DialTCP(t.Context(), there)

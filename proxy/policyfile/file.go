@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -100,6 +102,8 @@ type known[T any] struct {
 	sig   signature
 	// settled: as long as the file has this signature, its content is the one behind state.
 	settled bool
+	// local: asking for the file's status waits for nobody.
+	local bool
 	// look is when there may be something new to see without a change of the file; zero if never.
 	look time.Time
 }
@@ -187,7 +191,7 @@ func (f *File[T]) unchanged() (*known[T], bool) {
 	if !k.settled || k.state.Status == Pending {
 		return k, false
 	}
-	sig, err := f.stat()
+	sig, err := f.stat(k.local)
 	return k, err == nil && sig == k.sig
 }
 
@@ -227,7 +231,7 @@ func (f *File[T]) refreshLocked() {
 		f.result.value, f.result.err = f.decode(c.data)
 	}
 	f.last = c
-	k.sig = c.sig
+	k.sig, k.local = c.sig, isLocal(f.o.Path)
 	trusted := c.seen.Add(c.sig.granularity())
 	if k.settled = !now.Before(trusted); !k.settled {
 		k.look = trusted
@@ -326,8 +330,8 @@ func (f *File[T]) wakeLocked() {
 	f.changed = make(chan struct{})
 }
 
-func (f *File[T]) stat() (signature, error) {
-	s, err := stat(f.o.Path)
+func (f *File[T]) stat(local bool) (signature, error) {
+	s, err := statAt(unix.AT_FDCWD, f.o.Path, f.o.Path, local)
 	return f.coarsen(s), err
 }
 

@@ -75,7 +75,7 @@ func (f *File[T]) readOnce() (content, error) {
 	if err != nil {
 		return content{}, err
 	}
-	now, err := f.stat()
+	now, err := f.stat(false)
 	if err != nil {
 		return content{}, err
 	}

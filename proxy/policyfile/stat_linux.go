@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,14 +29,12 @@ func (s signature) granularity() time.Duration {
 	return 100 * time.Millisecond
 }
 
-func stat(path string) (signature, error) { return statAt(unix.AT_FDCWD, path, path) }
-
 func statFile(f *os.File) (s signature, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return s, err
 	}
-	if controlErr := raw.Control(func(fd uintptr) { s, err = statAt(int(fd), "", f.Name()) }); controlErr != nil {
+	if controlErr := raw.Control(func(fd uintptr) { s, err = statAt(int(fd), "", f.Name(), false) }); controlErr != nil {
 		return s, controlErr
 	}
 	return s, err
@@ -43,10 +42,15 @@ func statFile(f *os.File) (s signature, err error) {
 
 // statAt asks for the status of path below dir, or of dir itself, past the caches of a network file system
 // (AT_STATX_FORCE_SYNC in statx(2)). Links are followed. Anything but a regular file that still has a name is an
-// error, errNameless for one that has none any more.
-func statAt(dir int, path, name string) (signature, error) {
+// error, errNameless for one that has none any more. On a local file system the call waits for nobody, and goes past the
+// scheduler's book-keeping: it is made for each connection, on the goroutine that serves them all.
+func statAt(dir int, path, name string, local bool) (signature, error) {
 	var st unix.Statx_t
-	err := unix.Statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
+	statx := unix.Statx
+	if local {
+		statx = statxAtOnce
+	}
+	err := statx(dir, path, unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &st)
 	if err == unix.ENOSYS || err == unix.EPERM { // an old seccomp filter that does not know statx
 		var old unix.Stat_t
 		err = unix.Fstatat(dir, path, &old, unix.AT_EMPTY_PATH)
@@ -71,6 +75,19 @@ func statAt(dir int, path, name string) (signature, error) {
 		mtime:  st.Mtime.Sec*1e9 + int64(st.Mtime.Nsec),
 		ctime:  st.Ctime.Sec*1e9 + int64(st.Ctime.Nsec),
 	}, nil
+}
+
+func statxAtOnce(dir int, path string, flags, mask int, st *unix.Statx_t) error {
+	p, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_STATX, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(flags), uintptr(mask),
+		uintptr(unsafe.Pointer(st)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // local lists the file systems on which inotify sees every writer. Elsewhere a writer may be on another machine (NFS,

@@ -216,8 +216,9 @@ func (l *Loop) Do(ctx context.Context, f func()) error {
 }
 
 func (l *Loop) wake() {
-	one := [8]byte{1}                   // little-endian or big, it is not zero
-	_, _ = unix.Write(l.wakeFD, one[:]) // EAGAIN: it is awake already
+	one := [8]byte{1} // little-endian or big, it is not zero
+	// Past the scheduler's book-keeping: it returns at once. EAGAIN: the loop is awake already.
+	unix.RawSyscall(unix.SYS_WRITE, uintptr(l.wakeFD), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
 }
 
 // Run dispatches until ctx is done, then runs what was posted and returns. The descriptors that were added stay
@@ -296,7 +297,7 @@ func (l *Loop) turn() bool {
 
 func (l *Loop) runPosted() {
 	var counter [8]byte
-	_, _ = unix.Read(l.wakeFD, counter[:])
+	unix.RawSyscall(unix.SYS_READ, uintptr(l.wakeFD), uintptr(unsafe.Pointer(&counter)), unsafe.Sizeof(counter))
 	l.mu.Lock()
 	posted := l.posted
 	l.posted = nil
