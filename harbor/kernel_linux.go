@@ -29,9 +29,9 @@ type kernel struct {
 	gate      *gate.Gate
 	queues    xdp.Queues // which nobody can send by, past the gate
 	listeners gate.Listeners
-	// Of the sidecar's own sockets.
-	mark, priority uint32
-	judging        matcher.Options
+	// By which rules know the sidecar's own sockets, see [gate.Shared].
+	mark, group uint32
+	judging     matcher.Options
 
 	inForce, staged *rules
 	cutBefore       bool
@@ -60,7 +60,7 @@ func (k *kernel) compile(p policy.Policy) (*rules, error) {
 		phase.Inbound = policy.InboundAll
 	}
 	r := &rules{policy: p, spec: &gate.Spec{
-		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, LogGroup: logGroup, Shared: &gate.Shared{Mark: k.mark, Priority: k.priority},
+		Listeners: k.listeners, Explicit: []netip.AddrPort{direct.ExplicitProxy}, NoRoute4: !four, NoRoute6: !six, LogGroup: logGroup, Shared: &gate.Shared{Mark: k.mark, Group: k.group},
 	}}
 	for i := range r.spec.Phases {
 		r.spec.Phases[i] = phase
@@ -148,8 +148,8 @@ func (k *kernel) Listing() (string, error) {
 		return "", errors.New("no rules are in force")
 	}
 	text, err := gate.Listing(k.inForce.spec, always)
-	secrets := strings.NewReplacer(fmt.Sprintf("%#x", k.mark), "<secret>", fmt.Sprintf("%#x", k.priority), "<secret>")
-	return secrets.Replace(text), err
+	mark, group := fmt.Sprintf("mark %#x ", k.mark), fmt.Sprintf("%d ", k.group)
+	return strings.NewReplacer(mark, "mark <secret> ", "skgid "+group, "skgid <secret> ", "skgid != "+group, "skgid != <secret> ").Replace(text), err
 }
 
 // Refused implements [Kernel].

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/gate"
 	"sluice/dockernet/netns"
@@ -76,8 +77,8 @@ func TestKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sockets.Close()
-	mark, priority := secretNumber(), secretNumber()
-	k := &kernel{ns: ns.Namespace, gate: gate.New(ns.Namespace), mark: mark, priority: priority,
+	mark, group := secretNumber(), secretNumber()
+	k := &kernel{ns: ns.Namespace, gate: gate.New(ns.Namespace), mark: mark, group: group,
 		listeners: gate.Listeners{TCP4: sockets.TCP4.Port, UDP4: sockets.UDP4.Port, TCP6: sockets.TCP6.Port, UDP6: sockets.UDP6.Port}}
 	defer k.close()
 
@@ -156,8 +157,8 @@ func TestKernel(t *testing.T) {
 		t.Error("LEAK: what the new policy refuses goes on")
 	}
 	text, err := k.Listing()
-	for _, secret := range []uint32{mark, priority} {
-		if err != nil || !strings.Contains(text, "table inet") || strings.Contains(text, strings.TrimPrefix(fmt.Sprintf("%#x", secret), "0x")) {
+	for _, secret := range []string{fmt.Sprintf("%x ", mark), fmt.Sprintf("%d ", group)} {
+		if err != nil || !strings.Contains(text, "table inet") || strings.Contains(text, secret) {
 			t.Errorf("the listing shows a secret, or nothing: %v\n%s", err, text)
 		}
 	}
@@ -173,5 +174,43 @@ func TestKernel(t *testing.T) {
 	change(only)
 	if c, err := dial("192.0.2.9:80"); err != nil || echoes(c) != nil {
 		t.Errorf("after the quarantine: %v", err)
+	}
+}
+
+// The group is one that nobody can guess, of as many as there are.
+func TestSecretGroup(t *testing.T) {
+	for name, tt := range map[string]struct {
+		groups int
+		err    error
+	}{"all": {1 << 31, nil}, "user_namespace": {1 << 16, nil}, "not_allowed": {0, unix.EPERM}} {
+		t.Run(name, func(t *testing.T) {
+			seen := make(map[uint32]bool)
+			for range 10 {
+				var group int
+				got, err := secretGroup(func(g int) error {
+					if tt.err == nil && g >= tt.groups {
+						return unix.EINVAL
+					}
+					group = g
+					return tt.err
+				})
+				if !errors.Is(err, tt.err) {
+					t.Fatalf("%v, want %v", err, tt.err)
+				}
+				if err != nil {
+					if got != 0 || !strings.Contains(err.Error(), "CAP_SETGID") {
+						t.Errorf("%d, %v: want to be told what it takes", got, err)
+					}
+					return
+				}
+				if group <= 0 || int(got) != group || tt.groups == 1<<16 && group >= 1<<16-2 {
+					t.Errorf("group %d, set %d", got, group)
+				}
+				seen[got] = true
+			}
+			if len(seen) < 5 {
+				t.Errorf("of 10 groups only %d differ", len(seen))
+			}
+		})
 	}
 }

@@ -6,13 +6,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"sluice/control"
 	"sluice/dockernet/direct"
@@ -51,7 +54,11 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	upstreams := nameServers(ctx, ns, c)
-	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretNumber(), priority: secretNumber()}
+	group, err := secretGroup(syscall.Setgid)
+	if err != nil {
+		return err
+	}
+	k := &kernel{ns: ns, gate: gate.New(ns), mark: secretNumber(), group: group}
 	defer k.close()
 	own := gate.NewOwn(ns)
 	defer own.Close()
@@ -59,7 +66,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	k.judging.Never = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 	server, err := proxy.New(proxy.Config{
 		Upstreams: upstreams, Matcher: k.judging, Audit: c.Audit, Logger: c.Log, Version: c.Version,
-		Outgoing: &outgoing.Sockets{Announcer: own, Mark: k.mark, Priority: k.priority},
+		Outgoing: &outgoing.Sockets{Announcer: own, Mark: k.mark},
 	})
 	if err != nil {
 		return err
@@ -115,7 +122,7 @@ func nameServers(ctx context.Context, ns *netns.Namespace, c Config) []netip.Add
 	return servers
 }
 
-// secretNumber is a mark or priority of sockets that nobody can guess.
+// secretNumber is one that nobody can guess, and not 0.
 func secretNumber() uint32 {
 	var b [4]byte
 	for {
@@ -124,6 +131,23 @@ func secretNumber() uint32 {
 			return m
 		}
 	}
+}
+
+// secretGroup makes a secret number the group of this process, by the given setgid(2), so that all its sockets have that
+// from now on. User namespaces that an engine makes (userns-remap) know 65,536 groups, the last of which stands for those
+// that they do not know.
+func secretGroup(setgid func(int) error) (group uint32, err error) {
+	for _, most := range []uint32{math.MaxInt32, 1<<16 - 3} {
+		group = 1 + secretNumber()%most
+		if err = setgid(int(group)); !errors.Is(err, unix.EINVAL) {
+			break
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("take a group that nobody else has, by which the rules know the sidecar: %w: "+
+			"its container needs CAP_SETGID, as the engine gives it unless told otherwise", err)
+	}
+	return group, nil
 }
 
 // mark makes or removes the ready file.

@@ -244,7 +244,7 @@ func onOneCPU(t testing.TB, f func() error) {
 func BenchmarkOwn(b *testing.B) {
 	l := newLab(b, false)
 	s := l.spec(b, l.listen(b), phaseOf(b, "allowlist", "ok.test", "192.0.2.0/24"))
-	s.Shared = &Shared{Mark: secret, Priority: secret2}
+	s.Shared = &Shared{Mark: secret, Group: secretGroup}
 	if err := l.gate.Install(s, policy.Baseline); err != nil {
 		b.Fatal(err)
 	}

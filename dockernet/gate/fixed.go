@@ -138,7 +138,7 @@ func quiet() []nft.Rule {
 // refused in a quarantine.
 func forListeners(l Listeners, shared *Shared) (chains []nft.Chain) {
 	proxy := nft.Chain{Name: proxyChain}
-	sealed := nft.Chain{Name: sealedChain, Rules: slices.Concat([]nft.Rule{
+	sealed := nft.Chain{Name: sealedChain, Rules: slices.Concat(shared.hiding(), []nft.Rule{
 		append(nft.Rule{nft.Is(nft.OutIndex, loopback)}, reset...), // those that answer what is refused here
 	}, shared.sealed(), []nft.Rule{
 		{nft.Is(nft.CTStatus, nft.AnyOf{"dnat"}), deny},

@@ -10,7 +10,7 @@ import (
 // Shared is for a sidecar that lives in the workload's namespace, where no guard stands behind the gate. Then
 //
 //   - what the sidecar's own sockets send is accepted: connections that an [Own] was told of, from sockets that have
-//     the Mark
+//     the Mark and were opened by the Group
 //   - phases that are not public let TCP out, and answers to nobody: no UDP, no ICMP, and no connections into the
 //     namespace, whatever Inbound says
 //   - no frame of the workload's own making leaves, ARP neither. Kernels that cannot refuse such frames get [ErrFrames], unless all
@@ -18,16 +18,18 @@ import (
 //   - no such frame comes in by the loopback, or the workload could answer somebody who has never asked, and forge
 //     answers to the sidecar
 //
-// The workload may set marks too (CAP_NET_RAW), and send packets that belong to the sidecar's connections, with headers
-// that it has made itself. So Mark and Priority are numbers that nobody can guess; one alone would be found by trying, for
-// four billion packets take an hour or two. Who has not CAP_NET_ADMIN cannot see them: rules clear them before a packet
-// comes to where others could look.
+// The workload may set marks too (CAP_NET_RAW), open sockets by any group, and send packets that belong to the sidecar's
+// connections, with headers that it has made itself. So Mark and Group are numbers that nobody can guess; one alone would
+// be found by trying, for four billion packets take an hour or two. Nobody can see them: the kernel shows a socket's mark to
+// CAP_NET_ADMIN alone (it shows everybody the priority, SO_PRIORITY, as INET_DIAG_CLASS_ID of sock_diag(7)) and its group to
+// nobody; rules clear the mark before a packet comes to where others could look.
 //
 // What the workload can still forge are answers of the engine's resolver, 127.0.0.11, for that is a loopback address like
 // its own. The sidecar asks the servers behind it where it can.
 type Shared struct {
-	// Mark and Priority are those of the sidecar's sockets (SO_MARK and SO_PRIORITY of socket(7)), neither of them 0.
-	Mark, Priority uint32
+	// Mark is that of the sidecar's sockets (SO_MARK of socket(7)), and Group whom the sidecar's process belongs to when it
+	// opens them, by the numbers of its user namespace (setgid(2)). Neither is 0.
+	Mark, Group uint32
 }
 
 // ErrFrames is in the error for a kernel that cannot refuse frames of the workload's own making where nothing else does.
@@ -35,8 +37,8 @@ var ErrFrames = errors.New("this kernel lets the workload send frames past all r
 	"it takes Linux 5.16 or newer to have another policy than public here")
 
 func (s *Shared) check() error {
-	if s != nil && (s.Mark == 0 || s.Priority == 0) {
-		return errors.New("the mark or the priority of the sidecar's sockets is 0, which all have")
+	if s != nil && (s.Mark == 0 || s.Group == 0) {
+		return errors.New("the mark or the group of the sidecar's sockets is 0, which all have")
 	}
 	return nil
 }
@@ -88,7 +90,7 @@ func (s *Shared) opening() []nft.Rule {
 	}
 	var rules []nft.Rule
 	for _, f := range []nft.Kind{nft.IPv4, nft.IPv6} {
-		rules = append(rules, nft.Rule{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Is(nft.Priority, nft.Hex(s.Priority)),
+		rules = append(rules, nft.Rule{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Is(nft.SocketGroup, nft.Number(s.Group)),
 			nft.In{Fields: []*nft.Field{f.Destination(), nft.AnyPort, nft.AnySource}, Set: ownSets[f].Name},
 			nft.SetCTMark(OwnMark), nft.Accept})
 	}
@@ -96,15 +98,32 @@ func (s *Shared) opening() []nft.Rule {
 }
 
 // own accepts what the sidecar's sockets send. What only looks like it gets no answer, which would go to the sidecar.
+//
+// A connection that was closed has no group any more, and may have data to send. What the workload sends without a group
+// (sockets within sockets, as of AF_SMC) begins with a segment with SYN, or is no TCP.
 func (s *Shared) own() []nft.Rule {
 	if s == nil {
 		return nil
 	}
 	return []nft.Rule{
-		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Is(nft.Priority, nft.Hex(s.Priority)), nft.SetMark{Clear: ^uint32(0)}, nft.SetPriority(0),
+		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Is(nft.SocketGroup, nft.Number(s.Group)), unmark,
 			nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Accept},
+		{nft.Is(nft.Mark, nft.Hex(s.Mark)), nft.Not(nft.SocketGroup, nft.Number(s.Group)), unmark},
+		{nft.Is(nft.Mark, nft.Hex(s.Mark)), unmark,
+			nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Masked{Field: nft.TCPFlags, Mask: 2, Words: []nft.Word{"syn"}, Value: nft.Number(0)}, nft.Accept},
 		{nft.Is(nft.CTMark, nft.Hex(OwnMark)), nft.Jump(claimedChain)},
 	}
+}
+
+// unmark takes away what others may not see.
+var unmark = nft.SetMark{Clear: ^uint32(0)}
+
+// hiding does that in a quarantine, where the loopback stays open.
+func (s *Shared) hiding() []nft.Rule {
+	if s == nil {
+		return nil
+	}
+	return []nft.Rule{{nft.Is(nft.Mark, nft.Hex(s.Mark)), unmark}}
 }
 
 // claimedChain is for packets that are sent inside, without the mark, and belong to the sidecar's connections by their

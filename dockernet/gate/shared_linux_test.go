@@ -15,13 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/direct"
-	"sluice/dockernet/nft/nfttest"
 	"sluice/policy"
 	"sluice/proxy/outgoing"
 )
 
-// secret and secret2 are mark and priority of the sidecar's sockets in these tests.
-const secret, secret2 = 0x5eca3e71, 0x71c0ffee
+// secret and secretGroup are mark and group of the sidecar's sockets in these tests.
+const secret, secretGroup = 0x5eca3e71, 0x71c0ffee
 
 // newShared is a lab with the sidecar inside of the workload's namespace, and without a guard.
 func newShared(t *testing.T) (*lab, *Own) {
@@ -34,7 +33,7 @@ func newShared(t *testing.T) (*lab, *Own) {
 
 func (l *lab) shared(t *testing.T, listeners Listeners, phases ...direct.Phase) *Spec {
 	s := l.spec(t, listeners, phases...)
-	s.Shared = &Shared{Mark: secret, Priority: secret2}
+	s.Shared = &Shared{Mark: secret, Group: secretGroup}
 	return s
 }
 
@@ -45,15 +44,12 @@ func (untold) Open(netip.AddrPort, uint16) error   { return nil }
 func (untold) Opened(netip.AddrPort, uint16) error { return nil }
 
 // connect opens a connection as the proxy does. The second result ends it.
-func (l *lab) connect(told outgoing.Announcer, mark uint32, network, to string) (c net.Conn, end func() error, err error) {
+func (l *lab) connect(told outgoing.Announcer, by who, network, to string) (c net.Conn, end func() error, err error) {
 	at := netip.MustParseAddrPort(to)
-	sockets := &outgoing.Sockets{Announcer: told, Mark: mark}
-	if mark == secret {
-		sockets.Priority = secret2
-	}
+	sockets := &outgoing.Sockets{Announcer: told, Mark: by.mark}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err = l.workload.Do(func() (err error) {
+	err = l.workload.Do(inGroup(by.group, func() (err error) {
 		if network == "tcp" {
 			if c, err = sockets.DialTCP(ctx, at); err == nil {
 				end = c.Close
@@ -65,14 +61,30 @@ func (l *lab) connect(told outgoing.Announcer, mark uint32, network, to string) 
 			c, end = u, func() error { return errors.Join(u.Close(), release()) }
 		}
 		return err
-	})
+	}))
 	return c, end, err
 }
 
+// who is whom rules take a socket's owner for.
+type who struct{ mark, group uint32 }
+
+var theSidecar = who{secret, secretGroup}
+
+// inGroup is f with sockets that a group opens. It is called on a thread of its own.
+func inGroup(group uint32, f func() error) func() error {
+	return func() error {
+		before, err := unix.SetfsgidRetGid(int(group))
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(), unix.Setfsgid(before))
+	}
+}
+
 // ours is connect for a connection that lives as long as the test, and who answers on it.
-func (l *lab) ours(t *testing.T, told outgoing.Announcer, mark uint32, network, to string) (string, net.Conn) {
+func (l *lab) ours(t *testing.T, told outgoing.Announcer, by who, network, to string) (string, net.Conn) {
 	t.Helper()
-	c, end, err := l.connect(told, mark, network, to)
+	c, end, err := l.connect(told, by, network, to)
 	if err != nil {
 		return outcome(err), nil
 	}
@@ -87,7 +99,7 @@ func (l *lab) ours(t *testing.T, told outgoing.Announcer, mark uint32, network, 
 // end sends the end of all that is sent, behind it, as the sidecar does.
 func (l *lab) end(t *testing.T, own *Own) {
 	t.Helper()
-	c, end, err := l.connect(own, secret, "udp", "192.0.2.53:53")
+	c, end, err := l.connect(own, theSidecar, "udp", "192.0.2.53:53")
 	if err == nil {
 		_, err = c.Write([]byte("the end"))
 		err = errors.Join(err, end())
@@ -100,7 +112,7 @@ func (l *lab) end(t *testing.T, own *Own) {
 // The kernel has what nft makes of the rules for a shared namespace.
 func TestSharedListing(t *testing.T) {
 	s := example(true, threeOf(t, phaseOf(t, "allowlist", "ok.test", "192.0.2.5")))
-	s.Shared = &Shared{Mark: secret, Priority: secret2}
+	s.Shared = &Shared{Mark: secret, Group: secretGroup}
 	kernelHasListing(t, s)
 }
 
@@ -113,29 +125,33 @@ func TestSharedOwnConnections(t *testing.T) {
 	for _, tt := range []struct {
 		name, network, to string
 		told              outgoing.Announcer
-		mark              uint32
+		by                who
 		want              string
 	}{
-		{"tcp", "tcp", "192.0.2.200:80", own, secret, "direct"},
-		{"tcp_ipv6", "tcp", "[2001:db8:2::200]:443", own, secret, "direct"},
-		{"engine", "udp", "127.0.0.11:53", own, secret, "engine"},
-		{"server", "udp", "192.0.2.53:53", own, secret, "direct"},
-		{"server_ipv6", "udp", "[2001:db8:2::53]:53", own, secret, "direct"},
-		{"server_tcp", "tcp", "192.0.2.53:53", own, secret, "direct"},
-		{"mark_alone", "tcp", "192.0.2.200:80", untold{}, secret, "proxy"},
-		{"mark_alone_ipv6", "tcp", "[2001:db8:2::200]:80", untold{}, secret, "proxy"},
-		{"mark_alone_udp", "udp", "192.0.2.200:80", untold{}, secret, "refused"},
-		{"mark_alone_server", "udp", "192.0.2.53:53", untold{}, secret, "dns"},
-		{"mark_alone_engine", "udp", "127.0.0.11:53", untold{}, secret, "dns"},
-		{"told_without_mark", "tcp", "192.0.2.200:80", own, 0, "proxy"},
-		{"told_without_mark_ipv6", "tcp", "[2001:db8:2::200]:80", own, 0, "proxy"},
-		{"told_with_another_mark", "tcp", "192.0.2.200:80", own, 114514, "proxy"},
-		{"told_with_the_entry's_mark", "tcp", "192.0.2.200:80", own, OwnMark, "proxy"},
-		{"told_without_mark_udp", "udp", "192.0.2.200:80", own, 0, "refused"},
-		{"told_without_mark_server", "udp", "192.0.2.53:53", own, 0, "dns"},
-		{"told_without_mark_engine", "udp", "127.0.0.11:53", own, 0, "dns"},
+		{"tcp", "tcp", "192.0.2.200:80", own, theSidecar, "direct"},
+		{"tcp_ipv6", "tcp", "[2001:db8:2::200]:443", own, theSidecar, "direct"},
+		{"engine", "udp", "127.0.0.11:53", own, theSidecar, "engine"},
+		{"server", "udp", "192.0.2.53:53", own, theSidecar, "direct"},
+		{"server_ipv6", "udp", "[2001:db8:2::53]:53", own, theSidecar, "direct"},
+		{"server_tcp", "tcp", "192.0.2.53:53", own, theSidecar, "direct"},
+		{"untold", "tcp", "192.0.2.200:80", untold{}, theSidecar, "proxy"},
+		{"untold_ipv6", "tcp", "[2001:db8:2::200]:80", untold{}, theSidecar, "proxy"},
+		{"untold_udp", "udp", "192.0.2.200:80", untold{}, theSidecar, "refused"},
+		{"untold_server", "udp", "192.0.2.53:53", untold{}, theSidecar, "dns"},
+		{"untold_engine", "udp", "127.0.0.11:53", untold{}, theSidecar, "dns"},
+		{"told_without_mark", "tcp", "192.0.2.200:80", own, who{}, "proxy"},
+		{"told_without_mark_ipv6", "tcp", "[2001:db8:2::200]:80", own, who{}, "proxy"},
+		{"told_without_group", "tcp", "192.0.2.200:80", own, who{mark: secret}, "proxy"},
+		{"told_without_group_server", "udp", "192.0.2.53:53", own, who{mark: secret}, "dns"},
+		{"told_with_another_group", "tcp", "192.0.2.200:80", own, who{secret, secretGroup ^ 1}, "proxy"},
+		{"told_with_the_group_alone", "tcp", "192.0.2.200:80", own, who{group: secretGroup}, "proxy"},
+		{"told_with_another_mark", "tcp", "192.0.2.200:80", own, who{mark: 114514}, "proxy"},
+		{"told_with_the_entry's_mark", "tcp", "192.0.2.200:80", own, who{mark: OwnMark}, "proxy"},
+		{"told_without_mark_udp", "udp", "192.0.2.200:80", own, who{}, "refused"},
+		{"told_without_mark_server", "udp", "192.0.2.53:53", own, who{}, "dns"},
+		{"told_without_mark_engine", "udp", "127.0.0.11:53", own, who{}, "dns"},
 	} {
-		got, c := l.ours(t, tt.told, tt.mark, tt.network, tt.to)
+		got, c := l.ours(t, tt.told, tt.by, tt.network, tt.to)
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
@@ -147,7 +163,7 @@ func TestSharedOwnConnections(t *testing.T) {
 	}
 
 	// All connections end in a quarantine.
-	_, c := l.ours(t, own, secret, "tcp", "192.0.2.200:80")
+	_, c := l.ours(t, own, theSidecar, "tcp", "192.0.2.200:80")
 	if err := l.gate.Quarantine(); err != nil {
 		t.Fatal(err)
 	}
@@ -155,37 +171,31 @@ func TestSharedOwnConnections(t *testing.T) {
 		t.Error("the sidecar's connection goes on in a quarantine")
 	}
 	for _, network := range []string{"tcp", "udp"} {
-		if got, _ := l.ours(t, own, secret, network, "192.0.2.200:80"); got != "refused" {
+		if got, _ := l.ours(t, own, theSidecar, network, "192.0.2.200:80"); got != "refused" {
 			t.Errorf("%s in a quarantine: %s", network, got)
 		}
 	}
 	if err := l.gate.Switch(policy.Run); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := l.ours(t, own, secret, "tcp", "192.0.2.200:80"); got != "direct" {
+	if got, _ := l.ours(t, own, theSidecar, "tcp", "192.0.2.200:80"); got != "direct" {
 		t.Errorf("a connection after a quarantine: %s", got)
 	}
 	// Without rules nothing is asked of the sidecar.
 	if err := l.gate.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := l.ours(t, untold{}, 0, "tcp", "192.0.2.200:80"); got != "direct" {
+	if got, _ := l.ours(t, untold{}, who{}, "tcp", "192.0.2.200:80"); got != "direct" {
 		t.Errorf("a connection without rules: %s", got)
 	}
 }
 
-// Nobody sees the sidecar's mark and priority on its packets: not when they leave, nor on the loopback, nor when the rules take them
-// for anybody's.
+// Nobody sees the sidecar's mark on its packets: not when they leave, nor on the loopback, nor when the rules take them
+// for anybody's, nor in a quarantine.
 func TestSharedMarkIsSecret(t *testing.T) {
 	l, own := newShared(t)
 	l.engine(t)
 	l.install(t, l.shared(t, l.listen(t), phaseOf(t, "allowlist", "ok.test"), phaseOf(t, "no-network")))
-	nfttest.Run(t, l.workload, fmt.Sprintf(`
-		table inet look {
-			counter seen { }
-			chain leaving { type filter hook postrouting priority 200; meta priority %[1]d counter name seen; }
-			chain coming { type filter hook prerouting priority -500; meta priority %[1]d counter name seen; }
-		}`, uint32(secret2)), "-f", "-")
 	const another = 7
 	tap := new(tap)
 	l.workload.Run(t, func() (err error) {
@@ -218,7 +228,7 @@ func TestSharedMarkIsSecret(t *testing.T) {
 		{own, "udp", "127.0.0.11:53"}, {untold{}, "tcp", "192.0.2.200:80"}, {untold{}, "tcp", "[2001:db8:2::200]:80"},
 		{untold{}, "udp", "192.0.2.53:53"}, {untold{}, "udp", "192.0.2.200:80"}, {untold{}, "tcp", own4.String() + ":1"},
 	} {
-		c, end, err := l.connect(tt.told, secret, tt.network, tt.to)
+		c, end, err := l.connect(tt.told, theSidecar, tt.network, tt.to)
 		if err != nil {
 			continue // refused
 		}
@@ -227,8 +237,25 @@ func TestSharedMarkIsSecret(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	var listener net.Listener
+	l.workload.Run(t, func() (err error) {
+		listener, err = net.Listen("tcp", own4.String()+":0")
+		return err
+	})
+	defer listener.Close()
+	inside, end, err := l.connect(own, theSidecar, "tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.gate.Quarantine(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = inside.Write([]byte("in a quarantine"))
+	if err := errors.Join(err, end()); err != nil {
+		t.Error(err)
+	}
 	// Behind all that, the workload's own mark, which is nobody's business.
-	if c, end, err := l.connect(untold{}, another, "udp", own4.String()+":9"); err != nil {
+	if c, end, err := l.connect(untold{}, who{mark: another}, "udp", own4.String()+":9"); err != nil {
 		t.Fatal(err)
 	} else {
 		_, err = c.Write([]byte("the end"))
@@ -238,9 +265,6 @@ func TestSharedMarkIsSecret(t *testing.T) {
 	}
 	if seen := tap.all(t, "the end"); len(seen) != 1 {
 		t.Errorf("%d packets have the mark, the first: %x", len(seen)-1, seen[0])
-	}
-	if got := nfttest.Run(t, l.workload, "", "list", "counter", "inet", "look", "seen"); !strings.Contains(got, "packets 0 bytes 0") {
-		t.Errorf("packets have the priority: %s", got)
 	}
 }
 
@@ -402,8 +426,8 @@ func TestSharedForged(t *testing.T) {
 			l, own := newShared(t)
 			p := phaseOf(t, "allowlist", "ok.test", good4.String())
 			l.install(t, l.shared(t, l.listen(t), p, p, p))
-			got, c := l.ours(t, own, secret, "tcp", f.origin)
-			asked, question := l.ours(t, own, secret, "udp", f.server)
+			got, c := l.ours(t, own, theSidecar, "tcp", f.origin)
+			asked, question := l.ours(t, own, theSidecar, "udp", f.server)
 			if got != "direct" || asked != "direct" {
 				t.Fatalf("the sidecar's connections: %s, %s", got, asked)
 			}
@@ -420,8 +444,7 @@ func TestSharedForged(t *testing.T) {
 			for name, prepare := range map[string]func(int) error{
 				"plain": nil, "by_device": toDevice("eth0"), "not_put_together": noDefragment,
 				"mark_of_entries": withMark(OwnMark), "mark_0": withMark(0), "mark_of_others": withMark(114514),
-				"mark_nearly": withMark(secret ^ 1), "mark_alone": withMark(secret), "priority_alone": withPriority(secret2),
-				"mark_and_another_priority": func(fd int) error { return errors.Join(withMark(secret)(fd), withPriority(secret2^1)(fd)) },
+				"mark_nearly": withMark(secret ^ 1), "mark_alone": withMark(secret),
 			} {
 				if f.name == "ipv6" && name == "not_put_together" {
 					continue // IPv4 alone has that
@@ -482,7 +505,7 @@ func TestSharedForged(t *testing.T) {
 			for i, a := range all {
 				l.workload.Run(t, func() error { _ = a.send(leak(i)); return nil })
 			}
-			c, end, err := l.connect(untold{}, 0, "udp", f.server)
+			c, end, err := l.connect(untold{}, who{}, "udp", f.server)
 			if err == nil {
 				_, err = c.Write([]byte("the end"))
 				err = errors.Join(err, end())
@@ -502,10 +525,6 @@ func TestSharedForged(t *testing.T) {
 
 func withMark(mark uint32) func(int) error {
 	return func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }
-}
-
-func withPriority(priority uint32) func(int) error {
-	return func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(priority)) }
 }
 
 func pastQueue(fd int) error {
@@ -529,7 +548,7 @@ func TestSharedForgedAnswers(t *testing.T) {
 			l, own := newShared(t)
 			p := phaseOf(t, "allowlist", "ok.test", "192.0.2.53", "2001:db8:2::53")
 			l.install(t, l.shared(t, l.listen(t), p, p, p))
-			got, c := l.ours(t, own, secret, "udp", f.server)
+			got, c := l.ours(t, own, theSidecar, "udp", f.server)
 			if got != "direct" {
 				t.Fatalf("the sidecar's question: %s", got)
 			}
@@ -593,7 +612,7 @@ func TestSharedForgedAnswers(t *testing.T) {
 // No frame comes in by the loopback, whatever source it names, and nothing that a socket can send there has another
 // source than the namespace's own. So nobody forges an answer to the sidecar, or is answered who has never asked.
 func TestSharedLoopback(t *testing.T) {
-	for name, mine := range map[string]*Shared{"own_namespace": nil, "shared": {Mark: secret, Priority: secret2}} {
+	for name, mine := range map[string]*Shared{"own_namespace": nil, "shared": {Mark: secret, Group: secretGroup}} {
 		for _, f := range []struct {
 			name     string
 			own, bad netip.Addr
@@ -699,7 +718,7 @@ func TestSharedSwitches(t *testing.T) {
 	var lasting []net.Conn
 	for _, to := range []string{"192.0.2.200:80", "[2001:db8:2::200]:80"} {
 		for _, network := range []string{"tcp", "udp"} {
-			got, c := l.ours(t, own, secret, network, to)
+			got, c := l.ours(t, own, theSidecar, network, to)
 			if got != "direct" {
 				t.Fatalf("%s %s: %s", network, to, got)
 			}
@@ -728,7 +747,7 @@ func TestSharedSwitches(t *testing.T) {
 	}
 	load(func(i int) error {
 		to := []string{"192.0.2.200:80", "[2001:db8:2::200]:80"}[i%2]
-		c, end, err := l.connect(own, secret, []string{"tcp", "udp"}[i/2%2], to)
+		c, end, err := l.connect(own, theSidecar, []string{"tcp", "udp"}[i/2%2], to)
 		if err != nil {
 			return fmt.Errorf("the sidecar's connection to %s: %w", to, err)
 		}
@@ -797,13 +816,13 @@ func TestSharedWithoutFrames(t *testing.T) {
 	} {
 		s := &Spec{Spec: direct.Spec{Phases: threeOf(t, phaseOf(t, tt.mode), phaseOf(t, tt.mode), phaseOf(t, tt.mode))}}
 		if tt.shared {
-			s.Shared = &Shared{Mark: secret, Priority: secret2}
+			s.Shared = &Shared{Mark: secret, Group: secretGroup}
 		}
 		if err := s.checkFrames(tt.unheld); tt.refused != errors.Is(err, ErrFrames) || !tt.refused && err != nil {
 			t.Errorf("%s: %v, want it refused: %v", tt.name, err, tt.refused)
 		}
 	}
-	for _, s := range []*Shared{{}, {Mark: secret}, {Priority: secret2}} {
+	for _, s := range []*Shared{{}, {Mark: secret}, {Group: secretGroup}} {
 		if err := s.check(); err == nil {
 			t.Errorf("no error for %+v, which all sockets have", *s)
 		}

@@ -87,9 +87,6 @@ func (c *compiler) part(p Part) error {
 		c.add(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 4,
 			Mask: Mark.bytes(Number(^(p.Clear | p.Set))), Xor: Mark.bytes(Number(p.Set))},
 			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: register})
-	case SetPriority:
-		c.add(&expr.Immediate{Register: register, Data: Priority.bytes(Number(p))},
-			&expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: register})
 	case SetCTMark:
 		c.add(&expr.Immediate{Register: register, Data: CTMark.bytes(Number(p))},
 			&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: register})

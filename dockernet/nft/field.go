@@ -75,8 +75,6 @@ var (
 var (
 	Length = &Field{name: "meta length", base: inMeta, key: 0, size: 4, native: true}
 	Mark   = &Field{name: "meta mark", base: inMeta, key: 3, size: 4, native: true}
-	// Priority is that of the socket (SO_PRIORITY of socket(7)).
-	Priority = &Field{name: "meta priority", base: inMeta, key: 2, size: 4, native: true}
 	// etherProtocol is EtherType without VLAN tags.
 	etherProtocol = &Field{name: "meta protocol", base: inMeta, key: 1, size: 2}
 
@@ -88,8 +86,10 @@ var (
 	Family   = &Field{name: "meta nfproto", base: inMeta, key: 15, size: 1}
 	Protocol = &Field{name: "meta l4proto", base: inMeta, key: 16, size: 1}
 
-	// SocketOwner is the user of the socket that has sent it, and not there if none has.
+	// SocketOwner and SocketGroup are the user and the group by which the socket was opened that has sent it. They are not
+	// there if none has, or if nobody has that socket open any more.
 	SocketOwner = &Field{name: "meta skuid", base: inMeta, key: 10, size: 4, native: true}
+	SocketGroup = &Field{name: "meta skgid", base: inMeta, key: 11, size: 4, native: true}
 
 	// RouteClass is there only if the packet has a route, as all have that the kernel made. The kernel knows no more of
 	// it than zero where nobody has given routes a class.

@@ -168,8 +168,6 @@ type (
 	}
 	// SetMark clears the bits of Clear and then sets those of Set in the packet's mark.
 	SetMark struct{ Clear, Set uint32 }
-	// SetPriority gives a packet a priority.
-	SetPriority uint32
 	// SetCTMark gives a connection a mark.
 	SetCTMark uint32
 	// Redirect leads a connection to a port of this host.
@@ -203,8 +201,6 @@ func (r Reject) String() string {
 	}
 	return "reject with icmpx admin-prohibited"
 }
-
-func (p SetPriority) String() string { return fmt.Sprintf("meta priority set 0x%x", uint32(p)) }
 
 func (m SetCTMark) String() string { return fmt.Sprintf("ct mark set 0x%x", uint32(m)) }
 

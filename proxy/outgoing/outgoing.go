@@ -29,8 +29,8 @@ type Announcer interface {
 // connects as anybody does, at no cost.
 type Sockets struct {
 	Announcer Announcer
-	// Mark and Priority are those of all sockets (SO_MARK and SO_PRIORITY in socket(7), which need CAP_NET_ADMIN), or 0.
-	Mark, Priority uint32
+	// Mark is that of all sockets (SO_MARK in socket(7), which needs CAP_NET_ADMIN), or 0.
+	Mark uint32
 }
 
 // Connect is connect(2) for a new TCP socket that does not wait.
@@ -101,11 +101,6 @@ func (s *Sockets) open(fd int, to netip.AddrPort) (from uint16, err error) {
 	if s.Mark != 0 {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(s.Mark)); err != nil {
 			return 0, fmt.Errorf("mark a socket for %v: %w", to, err)
-		}
-	}
-	if s.Priority != 0 {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(s.Priority)); err != nil {
-			return 0, fmt.Errorf("set the priority of a socket for %v: %w", to, err)
 		}
 	}
 	unspecified := unix.Sockaddr(&unix.SockaddrInet4{})

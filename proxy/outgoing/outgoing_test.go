@@ -155,9 +155,9 @@ func TestDialUDP(t *testing.T) {
 	}
 }
 
-// Sockets have mark and priority before they send. Without the right to set them there is no connection.
+// Sockets have the mark before they send. Without the right to set it there is no connection.
 func TestMark(t *testing.T) {
-	const mark, priority = 0xfeedface, 0xcafe0001
+	const mark = 0xfeedface
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestMark(t *testing.T) {
 	fd := socket(t, there)
 	may := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 1)
 	r := new(recorder)
-	err = (&Sockets{Announcer: r, Mark: mark, Priority: priority}).Connect(fd, there)
+	err = (&Sockets{Announcer: r, Mark: mark}).Connect(fd, there)
 	if !errors.Is(err, may) {
 		t.Fatalf("error %v, want %v", err, may)
 	}
@@ -177,9 +177,6 @@ func TestMark(t *testing.T) {
 	}
 	if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK); err != nil || uint32(got) != mark {
 		t.Errorf("mark %#x, %v; want %#x", uint32(got), err, uint32(mark))
-	}
-	if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY); err != nil || uint32(got) != priority {
-		t.Errorf("priority %#x, %v; want %#x", uint32(got), err, uint32(priority))
 	}
 }
 
