@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,6 +20,8 @@ const (
 	askingTime = 10 * time.Second
 	// answerTime is how long an answer may take, switches that wait for others included.
 	answerTime = 60 * time.Second
+	// again is how long to wait where descriptors are scarce.
+	again = 50 * time.Millisecond
 )
 
 // listenAt binds the socket that network-policy asks at. It is a file, which only the sidecar's container has: names in
@@ -51,6 +54,13 @@ func serve(ctx context.Context, l net.Listener, do func(ctx context.Context, arg
 			}
 			return nil
 		}
+		if scarce(err) { // what a workload does can make it so; who asks waits in the queue
+			select {
+			case <-time.After(again):
+			case <-ctx.Done():
+			}
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("accept at %v: %w", l.Addr(), err)
 		}
@@ -59,6 +69,16 @@ func serve(ctx context.Context, l net.Listener, do func(ctx context.Context, arg
 			answer(ctx, c, do)
 		})
 	}
+}
+
+// scarce reports whether there are too few descriptors, or is too little memory, for the moment.
+func scarce(err error) bool {
+	for _, want := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, want) {
+			return true
+		}
+	}
+	return false
 }
 
 func answer(ctx context.Context, c net.Conn, do func(context.Context, []string) Answer) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -121,6 +122,41 @@ func TestListenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// scarceListener has no descriptor for the first who asks.
+type scarceListener struct {
+	net.Listener
+	once sync.Once
+}
+
+func (l *scarceListener) Accept() (c net.Conn, err error) {
+	l.once.Do(func() { err = os.NewSyscallError("accept4", syscall.EMFILE) })
+	if err != nil {
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// A sidecar without a descriptor to spare for the moment goes on, and who asks waits.
+func TestServeWithoutDescriptors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	l, err := listenAt(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- serve(ctx, &scarceListener{Listener: l}, func(context.Context, []string) Answer { return Answer{Stdout: "here"} })
+	}()
+	if a, err := Ask(t.Context(), path, []string{"show"}); err != nil || a.Stdout != "here" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }

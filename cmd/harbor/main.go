@@ -21,6 +21,7 @@ import (
 	"strings"
 	"syscall"
 
+	"sluice/cmd/internal/limits"
 	"sluice/cmd/internal/steadylog"
 	"sluice/harbor"
 	"sluice/proxy/audit"
@@ -99,7 +100,12 @@ func test(args []string, stderr io.Writer) int {
 	return exitDone
 }
 
+// memoryBytes are what the sidecar may use where its container has no limit, as Harbor gives it none: what a task does must
+// not make it take the host's. The proxy takes no more clients, and keeps no more for them, than that is enough for.
+const memoryBytes = 1 << 30
+
 func serve(ctx context.Context, sys system) (err error) {
+	limits.Apply("/", memoryBytes)
 	log, end := steadylog.New(sys.stderr)
 	defer end()
 	records := audit.New(sys.stdout)

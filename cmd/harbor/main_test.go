@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -57,6 +60,21 @@ func TestExitCodes(t *testing.T) {
 				t.Error("it is still said to be ready")
 			}
 		})
+	}
+}
+
+// Where its container has no limit, the sidecar has one of its own.
+func TestMemory(t *testing.T) {
+	former := debug.SetMemoryLimit(math.MaxInt64)
+	t.Cleanup(func() { debug.SetMemoryLimit(former) })
+	t.Setenv("GOMEMLIMIT", "")
+	sys := system{argv: []string{"entrypoint.sh"}, ready: filepath.Join(t.TempDir(), "ready"), stdout: io.Discard, stderr: io.Discard,
+		env: func(string) string { return "" }}
+	if code := run(context.Background(), sys); code != exitFailed {
+		t.Errorf("exit code %d without a mode", code)
+	}
+	if got := debug.SetMemoryLimit(-1); got > memoryBytes {
+		t.Errorf("it may use %d bytes, want no more than %d", got, memoryBytes)
 	}
 }
 

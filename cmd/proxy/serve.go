@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"sluice/cmd/internal/limits"
 	"sluice/cmd/internal/steadylog"
 	"sluice/control"
 	"sluice/policy"
@@ -133,7 +134,7 @@ func serve(ctx context.Context, log *slog.Logger, d deployment) error {
 	if d.idle != 0 && d.idle < time.Second {
 		return fmt.Errorf("--idle-timeout %v: give a time of at least 1s, as in 10m, or 0 for no limit", d.idle)
 	}
-	applyLimits("/")
+	limits.Apply("/", 0)
 	upstreams, err := parseUpstreams(d.upstreams)
 	if err != nil && len(d.upstreams) > 0 {
 		return err

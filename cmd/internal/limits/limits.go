@@ -1,4 +1,5 @@
-package main
+// Package limits keeps the Go runtime inside the control group that the program runs in.
+package limits
 
 import (
 	"math"
@@ -10,15 +11,20 @@ import (
 	"strings"
 )
 
-// applyLimits keeps the Go runtime inside the control group that the program runs in. What cannot be read is taken for
-// no limit, which is what the runtime does by itself.
+// Apply keeps the Go runtime inside the control group that the program runs in, and in any case within as many bytes as
+// memory says; 0 is no limit of its own. What cannot be read of the group, below the file system's root, is taken for no
+// limit, which is what the runtime does by itself.
 //
 // Memory: the garbage collector works harder from 85 % of the limit on; the rest is for sockets and pipes, which the
 // kernel charges to the same group. GOMEMLIMIT in the environment has precedence.
 // Threads: where no more can be made the runtime dies. It needs up to four a processor while system calls block, and
 // some of its own. The number of processors that the group may use is the runtime's own business (since Go 1.25).
-func applyLimits(root string) {
-	if limit := groupLimit(root, "memory", "memory.max", "memory.limit_in_bytes"); limit < math.MaxInt64 && os.Getenv("GOMEMLIMIT") == "" {
+func Apply(root string, memory int64) {
+	limit := groupLimit(root, "memory", "memory.max", "memory.limit_in_bytes")
+	if memory > 0 {
+		limit = min(limit, memory)
+	}
+	if limit < math.MaxInt64 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 100 * 85)
 	}
 	if limit := groupLimit(root, "pids", "pids.max", "pids.max"); limit < math.MaxInt64 {

@@ -1,9 +1,11 @@
-package main
+package limits
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
 )
 
@@ -43,6 +45,38 @@ func TestGroupLimit(t *testing.T) {
 			}
 			if got := groupLimit(root, "pids", "pids.max", "pids.max"); got != row.pids {
 				t.Errorf("pids: got %d, want %d", got, row.pids)
+			}
+		})
+	}
+}
+
+func TestApply(t *testing.T) {
+	former := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(former) })
+	for _, row := range []struct {
+		name, group, environment string
+		memory, want             int64
+	}{
+		{"no-limit", "max", "", 0, math.MaxInt64},
+		{"of-the-group", "1000000", "", 0, 850000},
+		{"own", "max", "", 2000000, 1700000},
+		{"group-is-smaller", "1000000", "", 2000000, 850000},
+		{"own-is-smaller", "3000000", "", 2000000, 1700000},
+		{"environment", "1000000", "1MiB", 2000000, math.MaxInt64}, // the runtime's business
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Setenv("GOMEMLIMIT", row.environment)
+			debug.SetMemoryLimit(math.MaxInt64)
+			root := t.TempDir()
+			for name, text := range map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": row.group} {
+				path := filepath.Join(root, name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			Apply(root, row.memory)
+			if got := debug.SetMemoryLimit(-1); got != row.want {
+				t.Errorf("got %d, want %d", got, row.want)
 			}
 		})
 	}
