@@ -74,7 +74,7 @@ func fairnessFigures(ctx context.Context, st *stage) error {
 func (st *stage) fairness(ctx context.Context, users []*soaker) error {
 	var unfair []error
 	for i, kind := range floods {
-		if !strings.Contains(kind.name, st.flood) {
+		if !strings.Contains(kind.name, st.named) {
 			continue
 		}
 		alone, err := askFor(ctx, users[1:])

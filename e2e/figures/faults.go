@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -125,11 +127,15 @@ func faultFigures(ctx context.Context, st *stage) (err error) {
 		return err
 	}
 	for _, f := range faults {
+		if !strings.Contains(f.name, st.named) {
+			continue
+		}
 		var all outcome
 		for range faultTries {
 			one, err := st.try(ctx, f, c)
 			if err != nil {
-				return fmt.Errorf("%s: %w", f.name, err)
+				text, _ := os.ReadFile(filepath.Join(st.dir, "log"))
+				return fmt.Errorf("%s: %w\nthe controller's log:\n%s", f.name, err, text)
 			}
 			all.add(one)
 		}

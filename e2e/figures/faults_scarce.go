@@ -120,7 +120,11 @@ func unlimitSidecar(ctx context.Context, st *stage, _ *container) error {
 	if err != nil {
 		return err
 	}
-	return setFiles(ctx, pid, st.files)
+	// Two health checks that met no descriptors, of two tries, have it replaced.
+	if err := setFiles(ctx, pid, st.files); !errors.Is(err, syscall.ENOENT) {
+		return err
+	}
+	return nil
 }
 
 func limitController(ctx context.Context, st *stage, _ *container) error {

@@ -36,7 +36,7 @@ type settings struct {
 	seed   uint64
 	points string
 	json   string
-	flood  string
+	named  string
 }
 
 // part is something that can be measured.
@@ -86,7 +86,7 @@ func main() {
 	flag.Uint64Var(&s.seed, "seed", rand.Uint64(), "what the soak's order of steps comes from")
 	flag.StringVar(&s.json, "json", "", "write figures to this file too, for e2e/bench")
 	flag.StringVar(&s.points, "points", "", "write the points of the growth to this file too, for scripts/plot-growth")
-	flag.StringVar(&s.flood, "flood", "", "measure fairness beside those floods alone whose names contain this")
+	flag.StringVar(&s.named, "named", "", "make those floods and faults alone whose names contain this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
