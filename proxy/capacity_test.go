@@ -219,6 +219,7 @@ func TestDialFailures(t *testing.T) {
 		{unix.EMFILE, statusBusy, reasonCapacity},
 		{unix.ENOMEM, statusBusy, reasonCapacity},
 		{unix.EADDRNOTAVAIL, statusBusy, reasonCapacity},
+		{unix.EADDRINUSE, statusBusy, reasonCapacity},
 		{unix.ECONNREFUSED, statusGateway, reasonDialRefused},
 		{unix.ETIMEDOUT, statusTimeout, reasonDialTimeout},
 		{unix.ENETUNREACH, statusGateway, reasonUnreachable},

@@ -270,7 +270,7 @@ func dialFailure(err error) (int, matcher.Reason) {
 	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return statusTimeout, reasonDialTimeout
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM),
-		errors.Is(err, unix.EADDRNOTAVAIL): // no port left (connect(2))
+		errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EADDRINUSE): // no port left (connect(2), bind(2))
 		return statusBusy, reasonCapacity
 	default:
 		return statusGateway, reasonUnreachable
