@@ -97,7 +97,7 @@ func (n *containerNet) Close() error {
 func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, before controller.Before) (controller.Cut, error) {
 	j := direct.Judge{Spec: &plan.Direct, Phase: &plan.Direct.Phases[phase], Policy: plan.Policy(phase)}
 	spec := cut.Spec{Refused: j.Refused, RefusedInbound: j.RefusedInbound(), Addresses: addresses(plan.Container),
-		First: before != controller.Ruled, Muted: before == controller.Nothing, Later: func(do func()) { n.host.sweeper.later(n, do) }}
+		First: before != controller.Ruled, Muted: before == controller.Nothing, Joined: gate.JoinedMark, Later: func(do func()) { n.host.sweeper.later(n, do) }}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
 		return controller.Cut{}, err
@@ -123,11 +123,23 @@ type inside struct{ *containerNet }
 
 func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
 	g.rules.are(nil)
+	if !mute(p.Container) {
+		if err := cut.Remember(g.ns, nil); err != nil {
+			return err
+		}
+	}
 	if err := g.gate.Install(gateSpec(p), phase); err != nil {
 		return err
 	}
 	return g.queues.Keep(g.ns)
 }
+
+// mute reports whether nobody can have opened a connection into a container that is not under rules yet: it is one that
+// only holds a place, or cannot answer.
+func mute(c *controller.Container) bool {
+	return c.Holder || !slices.ContainsFunc(c.Networks, func(n controller.Network) bool { return !n.Managed })
+}
+
 func (g inside) Stage(p *controller.Plan) error {
 	if err := g.gate.Stage(gateSpec(p)); err != nil {
 		return err

@@ -252,6 +252,9 @@ func (c *cutter) askHost(sockets []socket, found []*entry) error {
 // judge reports whether a socket has to go, and counts those that stay.
 func (c *cutter) judge(s *socket, e *entry) bool {
 	to := s.destination
+	if e != nil && !e.onHost && c.Joined != 0 && e.mark == c.Joined {
+		e = nil
+	}
 	switch {
 	case e == nil && s.protocol == unix.IPPROTO_UDP:
 		return false // a socket that has not sent anything yet, or not for long: its next packet is judged

@@ -31,6 +31,9 @@ type Spec struct {
 	// Spared, if it is set, are the connections of a sidecar that lives in the container's namespace: it has judged them.
 	// This process is in that namespace too then, and there is none of a host to be cut in.
 	Spared *Spared
+	// Joined is conntrack's mark of TCP connections that it has not seen the beginning of, so that nobody knows who opened
+	// them. 0 is for none.
+	Joined uint32
 	// Host is the namespace of the container's bridges, nil for the one that this process runs in.
 	Host *netns.Namespace
 }

@@ -10,4 +10,5 @@ import (
 
 func Cut(*netns.Namespace, Spec) (Report, error)      { return Report{}, errors.ErrUnsupported }
 func Sweep(*netns.Namespace, []Place) (Report, error) { return Report{}, errors.ErrUnsupported }
+func Remember(ns, host *netns.Namespace) error        { return errors.ErrUnsupported }
 func Check() error                                    { return errors.ErrUnsupported }

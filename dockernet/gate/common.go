@@ -61,7 +61,7 @@ func (b *builder) others(f nft.Kind) {
 	of := layouts[f]
 	b.chain(f, b.generation.others(f),
 		nft.Rule{nft.Is(of.next, of.icmp), nft.Is(of.icmpType, of.echo), nft.Return},
-		nft.Rule{nft.Is(of.next, of.icmp), isReply, nft.Return},
+		nft.Rule{nft.Is(of.next, of.icmp), isReply, notJoined, nft.Return},
 		nft.Rule{deny})
 }
 

@@ -18,6 +18,9 @@
 // of open connections are judged like all others: nothing is accepted for being established. What a phase lets go
 // straight is said by package direct.
 //
+// What answers a connection into the container is let through, if the phase lets such connections in. Such are only those
+// whose beginning conntrack has seen come in by a link, or that package cut has told it of, see [JoinedMark].
+//
 // Frames that the workload makes itself, past all of this, do not leave, but for those of IPv4 if all phases are public:
 // see package guard about checksums. Raw IP sockets are the kernel's, and go the same way as others.
 //

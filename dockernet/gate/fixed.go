@@ -11,6 +11,7 @@ var (
 	outputHook = &nft.Hook{Type: "filter", At: "output", Priority: filterPriority}
 	steerHook  = &nft.Hook{Type: "nat", At: "output", Priority: steerPriority, Accept: true}
 	inputHook  = &nft.Hook{Type: "filter", At: "input", Priority: filterPriority, Accept: true}
+	arriveHook = &nft.Hook{Type: "nat", At: "input", Priority: steerPriority, Accept: true}
 )
 
 // fresh4Chain is what only first packets of IPv4 connections meet, and those that belong to none. Later ones belong to a
@@ -26,6 +27,7 @@ func fixed(s *Spec) []nft.Chain {
 		// A container is no router, whatever its sysctls say: what a neighbour sends through it is not its own.
 		{Name: forwardChain, Hook: &nft.Hook{Type: "filter", At: "forward", Priority: filterPriority},
 			Rules: []nft.Rule{{nft.Count{Counter: refusedCount}}}},
+		{Name: arriveChain, Hook: arriveHook, Rules: arrivals()},
 		// A socket that is bound to an interface can send loopback addresses there, also when redirected (IPv6).
 		{Name: leaveChain, Hook: &nft.Hook{Type: "filter", At: "postrouting", Priority: filterPriority, Accept: true},
 			Rules: notOnTheWire(nft.OutIndex)},
@@ -99,6 +101,25 @@ var (
 	reset     = nft.Rule{nft.Masked{Field: nft.TCPFlags, Mask: 7, Words: []nft.Word{"fin", "syn", "rst"}, Value: nft.Word("rst")},
 		nft.Is(nft.CTState, nft.AnyOf{"established", "related"}), nft.Jump(resetsChain)}
 )
+
+// JoinedMark is that in conntrack of TCP connections that it has not seen the beginning of. What comes in by them is let in,
+// but they are none that somebody has opened into the container: a neighbour sends so what belongs to a connection that the
+// workload has opened, and that conntrack has forgotten since, for which there are ways.
+const JoinedMark = 0x52
+
+// notJoined holds for all others.
+var notJoined = nft.Not(nft.CTMark, nft.Hex(JoinedMark))
+
+// arrivals are for first packets of connections that come in, and for no others, as nat's chains are.
+func arrivals() []nft.Rule {
+	return []nft.Rule{
+		// Frames of the workload's own making. They would make it look as if somebody had opened a connection, whom the
+		// workload could answer then. What sockets have sent comes from an address of its own.
+		{nft.Is(nft.InIndex, loopback), nft.Not(nft.FibSource, nft.Word("local")), nft.Count{Counter: refusedCount}, nft.Drop},
+		{nft.Not(nft.InIndex, loopback), nft.Is(nft.Protocol, nft.Word("tcp")), nft.Masked{Field: nft.TCPFlags, Mask: 23,
+			Words: []nft.Word{"fin", "syn", "rst", "ack"}, Not: true, Value: nft.Word("syn")}, nft.SetCTMark(JoinedMark)},
+	}
+}
 
 // notOnTheWire drops loopback addresses that have come or go through another interface.
 func notOnTheWire(index *nft.Field) []nft.Rule {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sluice/dockernet/cut"
 	"sluice/dockernet/direct"
 	"sluice/policy"
 )
@@ -128,6 +129,9 @@ func TestInboundLivesOn(t *testing.T) {
 	closed.Inbound = policy.InboundNone
 	s := l.spec(t, l.listen(t), phaseOf(t, "public"), phaseOf(t, "no-network"), closed)
 	exchange(before)
+	if err := cut.Remember(l.workload.Namespace, l.outside.Namespace); err != nil {
+		t.Fatal(err)
+	}
 	if err := l.gate.Install(s, policy.Baseline); err != nil {
 		t.Fatal(err)
 	}

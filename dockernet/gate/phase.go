@@ -51,9 +51,9 @@ func (b *builder) replies(n policy.Phase, f nft.Kind, refused nft.Verdict) []nft
 	others := nft.Rule{nft.Not(of.icmpType, of.echo), refused}
 	switch b.inbound(n) {
 	case policy.InboundAll:
-		return []nft.Rule{{isReply, nft.Return}}
+		return []nft.Rule{{isReply, notJoined, nft.Return}}
 	case policy.InboundHost:
-		return append(b.plan.Host(f, isReply, nft.Return), others)
+		return append(b.plan.Host(f, isReply, notJoined, nft.Return), others)
 	default:
 		return []nft.Rule{others}
 	}

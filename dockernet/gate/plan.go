@@ -22,6 +22,7 @@ const (
 	inputChain   = "input"
 	forwardChain = "forward"
 	leaveChain   = "leave"
+	arriveChain  = "arrive"
 
 	output6Chain    = "output6"
 	resetsChain     = "resets"
