@@ -39,7 +39,9 @@
 //     bytes a second.
 //   - Resets, 20 bytes each that are free, to the other end of a connection that is open on the host: one that is allowed
 //     or has come in. They are not bounded, and end it.
-//   - Answers to what has come in, with errors that quote it, as [policy.Inbound] says. They are not bounded.
+//   - Answers to what has come in, with errors that quote it, as [policy.Inbound] says. They are not bounded. What comes in
+//     may be a segment of a TCP connection that the host's conntrack has forgotten, after which nobody here knows who opened
+//     it. The gate does, and lets no frame past it where the kernel can refuse them.
 //
 // # Checksums
 //

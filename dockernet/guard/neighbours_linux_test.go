@@ -77,6 +77,8 @@ func TestNeighbours(t *testing.T) {
 		{"arp_reply", l.arpFrame(b.hardware, reply(b.hardware, b.ip4)), "b"},
 		{"arp_reply_to_all", l.arpFrame(broadcast, reply(broadcast, a.ip4)), "b c host"},
 
+		{"arp_request_in_vlan", known{tagged(l.arpFrame(broadcast, request(b.ip4)).frame, ethVLAN, 5), request(b.ip4)}, ""},
+		{"arp_reply_in_vlan_0", known{tagged(l.arpFrame(b.hardware, reply(b.hardware, b.ip4)).frame, ethVLAN, 0), reply(b.hardware, b.ip4)}, ""},
 		{"arp_with_payload", l.arpFrame(broadcast, request(b.ip4), 1, 2, 3, 4), ""},
 		{"arp_cut_short", l.arpFrame(broadcast, request(b.ip4)[:24]), ""},
 		{"arp_hardware_of_sibling", l.arpFrame(broadcast, arpPacket(1, b.hardware, a.ip4, nobody, b.ip4)), ""},
