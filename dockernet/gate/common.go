@@ -87,6 +87,10 @@ func (b *builder) fresh6() {
 			rules = append(rules, nft.Rule{nft.Is(nft.IP6Destination, nft.Network(n.Masked())), nft.Accept})
 		}
 	}
+	// Without a guard that knows whose addresses these are, the kernel alone finds neighbours, which has no user.
+	if b.Shared != nil {
+		rules = append([]nft.Rule{{nft.Not(nft.SocketOwner, nft.Number(0xffffffff)), nft.Return}}, rules...)
+	}
 	// It finds its neighbours, on the link only and without room for anything else.
 	b.chains = append(b.chains, nft.Chain{Name: neighbours, Kind: nft.IPv6, Protocol: "ipv6-icmp", Rules: rules})
 	b.chain(nft.IPv6, b.generation.fresh6(), nft.Rule{nft.Is(nft.IP6Next, nft.Word("ipv6-icmp")), nft.Jump(neighbours)}, ownSource)

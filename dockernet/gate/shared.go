@@ -13,8 +13,8 @@ import (
 //     the Mark and were opened by the Group
 //   - phases that are not public let TCP out, and answers to nobody: no UDP, no ICMP, and no connections into the
 //     namespace, whatever Inbound says
-//   - no frame of the workload's own making leaves, ARP neither. Kernels that cannot refuse such frames get [ErrFrames], unless all
-//     phases are public
+//   - no frame of the workload's own making leaves, ARP neither, and no neighbour discovery of its own. Kernels that
+//     cannot refuse such frames get [ErrFrames], unless all phases are public
 //   - no such frame comes in by the loopback, or the workload could answer somebody who has never asked, and forge
 //     answers to the sidecar
 //

@@ -56,6 +56,16 @@ func (m *maker) neighbours() {
 			discover("neighbour-advertises-as-"+name, claimed, 136, body)
 		}
 	}
+	// By a raw socket too, as long as the kernel's own messages are.
+	for name, claimed := range map[string]netip.Addr{"sibling": l.Peer[1], "gateway": l.Gateway[1], "gateway-link-local": l.GatewayLinkLocal} {
+		for as, from := range map[string]netip.Addr{"": l.Own[1], "-as-it": claimed} {
+			h := header{from: from, to: nodes, hops: 255}
+			m.packet("neighbour-advertises-"+name+as, nobody, datagrams, h, func(token []byte) []byte {
+				b := append([]byte{0x20, 0, 0, 0}, claimed.AsSlice()...)
+				return h.icmp(136, 0, append(b, append(token, make([]byte, 16-len(token))...)...))
+			}).Device = l.Device
+		}
+	}
 	router := func(token []byte) []byte {
 		return append([]byte{64, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0}, option(token)...)
 	}
