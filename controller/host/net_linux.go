@@ -37,6 +37,7 @@ type containerNet struct {
 	closed  bool
 
 	ending sync.WaitGroup // what is left of cuts
+	doubts cut.Doubts
 	rules  rules
 }
 
@@ -97,7 +98,7 @@ func (n *containerNet) Close() error {
 func (n *containerNet) Cut(plan *controller.Plan, phase policy.Phase, before controller.Before) (controller.Cut, error) {
 	j := direct.Judge{Spec: &plan.Direct, Phase: &plan.Direct.Phases[phase], Policy: plan.Policy(phase)}
 	spec := cut.Spec{Refused: j.Refused, RefusedInbound: j.RefusedInbound(), Addresses: addresses(plan.Container),
-		First: before != controller.Ruled, Muted: before == controller.Nothing, Joined: gate.JoinedMark, Later: func(do func()) { n.host.sweeper.later(n, do) }}
+		First: before != controller.Ruled, Muted: before == controller.Nothing, Joined: gate.JoinedMark, Doubtful: &n.doubts, Later: func(do func()) { n.host.sweeper.later(n, do) }}
 	report, err := cut.Cut(n.ns, spec)
 	if err != nil {
 		return controller.Cut{}, err

@@ -36,6 +36,8 @@ func Cut(ns *netns.Namespace, s Spec) (Report, error) {
 		receivers, err := c.cutSockets()
 		if err == nil && c.First && !c.Muted {
 			err = c.sweepForged()
+		} else if err == nil {
+			err = c.sweepDoubtful()
 		}
 		if err == nil && (receivers || c.raw) {
 			if err = c.sweepInside(); err == nil && (c.raw || c.First) {
@@ -454,23 +456,69 @@ func (c *cutter) sweepHost() error {
 }
 
 // sweepForged deletes the host's entries of connections to one of the container's addresses, as it is, from where the
-// rules let nothing go: frames of the container with a false source make such entries, by which it could answer. If
-// the host has translated the destination they are left, for whoever that is may dial the container anyway.
+// rules let nothing go, and keeps the others in mind ([Spec.Doubtful]): frames of the container with a false source make such
+// entries, by which it could answer. If the host has translated the destination they are left, for whoever that is may dial
+// the container anyway.
 func (c *cutter) sweepForged() error {
 	if c.Spared != nil {
 		return nil
 	}
 	var host [][]byte
+	var doubts []doubt
 	each := func(e *entry) {
 		to := e.original.destination.Addr()
-		if slices.Contains(c.Addresses, to) && to == e.reply.source.Addr() && c.Refused(e.original.source, e.protocol) {
-			host = append(host, e.exact())
+		if !slices.Contains(c.Addresses, to) || to != e.reply.source.Addr() {
+			return
+		}
+		d := doubt{e.original.source, e.protocol, e.exact()}
+		if c.Refused(d.from, d.protocol) || c.Doubtful != nil && len(doubts) >= mostDoubts {
+			host = append(host, d.host)
+		} else if c.Doubtful != nil {
+			doubts = append(doubts, d)
 		}
 	}
 	if err := c.everyHostEntry(c.Addresses, each, c.host.into); err != nil {
 		return err
 	}
+	if c.Doubtful != nil {
+		c.Doubtful.entries = doubts
+	}
 	return c.remove(nil, host)
+}
+
+// Doubts are entries of the host's from before a container came under rules, by which it could answer somebody who has
+// never asked. They stay for as long as the container may send there anyway. The zero value has none; it is used by one
+// call of Cut at a time.
+type Doubts struct{ entries []doubt }
+
+type doubt struct {
+	from     netip.AddrPort
+	protocol uint8
+	host     []byte // the request to delete it
+}
+
+// mostDoubts bounds how many are remembered, of some 100 bytes each. Beyond that they do not stay.
+const mostDoubts = 4096
+
+// sweepDoubtful deletes those that the rules let nothing go to any more.
+func (c *cutter) sweepDoubtful() error {
+	if c.Doubtful == nil || c.Spared != nil {
+		return nil
+	}
+	var host [][]byte
+	var kept []doubt
+	for _, d := range c.Doubtful.entries {
+		if c.Refused(d.from, d.protocol) {
+			host = append(host, d.host)
+		} else {
+			kept = append(kept, d)
+		}
+	}
+	if err := c.remove(nil, host); err != nil {
+		return err
+	}
+	c.Doubtful.entries = kept
+	return nil
 }
 
 // everyHostEntry calls each with the host's entries: with all if they are few, and else with what list finds of the

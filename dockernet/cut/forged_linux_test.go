@@ -29,17 +29,7 @@ func TestCutForged(t *testing.T) {
 				w := newWorld(t)
 				nft(t, w.inside, gateRules)
 				serve(t, w.inside, servicePort, own...)
-				h := w.outside.Handle(t)
-				for i, network := range []string{"10.77.0.0/24", "fd77::/64"} {
-					_, to, err := net.ParseCIDR(network)
-					if err != nil {
-						t.Fatal(err)
-					}
-					via := []string{"192.0.2.1", "2001:db8::1"}[i]
-					if err := h.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(via)}); err != nil {
-						t.Fatal(err)
-					}
-				}
+				w.reach(t)
 				// The same as frames of the container with these sources would make.
 				for i := range own {
 					for _, from := range []netip.Addr{refused[i], allowed[i]} {
@@ -130,4 +120,68 @@ func entries(t testing.TB, ns *netnstest.Namespace, from, to netip.Addr) (n int)
 		})
 	})
 	return n
+}
+
+// Where the container may send anyway it matters only later that nobody has dialled it: with the first cut that refuses it.
+// What comes in after the first cut is not in doubt, nor what the host has translated.
+func TestCutForgedLater(t *testing.T) {
+	w := newWorld(t)
+	nft(t, w.inside, gateRules)
+	serve(t, w.inside, servicePort, own...)
+	w.reach(t)
+	published := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	for i := range own {
+		for _, network := range []string{"tcp", "udp"} {
+			w.dialFrom(t, network, refused[i], own[i], servicePort)
+		}
+		w.dialFrom(t, "tcp", refused[i], published[i], 80)
+	}
+	var doubts Doubts
+	cut := func(first, refuses bool) {
+		t.Helper()
+		s := w.spec(false)
+		s.First, s.Doubtful = first, &doubts
+		if !refuses {
+			s.Refused = func(netip.AddrPort, uint8) bool { return false }
+		}
+		w.cut(t, s)
+	}
+	check := func(when string, want int) {
+		t.Helper()
+		for i := range own {
+			if n := entries(t, w.host, refused[i], own[i]); n != want {
+				t.Errorf("%s: %d entries from %v, want %d", when, n, refused[i], want)
+			}
+			if n := entries(t, w.host, refused[i], published[i]); n != 1 {
+				t.Errorf("%s: %d entries from %v to the published port, want 1", when, n, refused[i])
+			}
+		}
+	}
+	cut(true, false)
+	check("while it is allowed", 2)
+	for i := range own {
+		w.dialFrom(t, "udp", refused[i], own[i], servicePort)
+	}
+	cut(false, false)
+	check("while it is still allowed", 3)
+	cut(false, true)
+	check("when it is refused", 1)
+	cut(false, true)
+	check("after that", 1)
+}
+
+// reach lets the outside send to the container's own addresses.
+func (w *world) reach(t *testing.T) {
+	t.Helper()
+	h := w.outside.Handle(t)
+	for i, network := range []string{"10.77.0.0/24", "fd77::/64"} {
+		_, to, err := net.ParseCIDR(network)
+		if err != nil {
+			t.Fatal(err)
+		}
+		via := []string{"192.0.2.1", "2001:db8::1"}[i]
+		if err := h.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(via)}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

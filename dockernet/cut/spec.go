@@ -23,6 +23,9 @@ type Spec struct {
 	// now, so entries of connections into it from where the rules let nothing go are deleted too. Real ones go on with
 	// the next packet that comes in.
 	First bool
+	// Doubtful, if it is set, keeps in mind which of these entries stay with First, since the container may send there: they
+	// end with the first call that is given the same value and refuses it.
+	Doubtful *Doubts
 	// Muted is set beside First if the container could not send anything before.
 	Muted bool
 	// Later, if it is set, is given what can be done after the answer: closing sockets, for which the kernel waits for
