@@ -34,6 +34,7 @@ const sessionID = "harbor"
 // Run keeps the network namespace of this process under a policy until ctx is done. Nothing passes then: the rules stay,
 // and refuse everything. That is so too when Run fails after it has begun to make rules.
 func Run(ctx context.Context, c Config) (err error) {
+	defer func() { err = rights(err) }()
 	if err := os.Remove(c.Ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("ready file: %w", err)
 	}
@@ -98,6 +99,15 @@ func Run(ctx context.Context, c Config) (err error) {
 	return both.Wait()
 }
 
+// rights tells what the sidecar's container needs if it is that what is missing.
+func rights(err error) error {
+	if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	return fmt.Errorf("%w\nthe sidecar's container needs the capabilities NET_ADMIN and NET_RAW, which Harbor's compose file adds, "+
+		"and SETGID, which the engine gives it unless told otherwise", err)
+}
+
 // resolverTime is how long it may take to find out whom the engine's resolver asks.
 const resolverTime = 5 * time.Second
 
@@ -144,8 +154,7 @@ func secretGroup(setgid func(int) error) (group uint32, err error) {
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("take a group that nobody else has, by which the rules know the sidecar: %w: "+
-			"its container needs CAP_SETGID, as the engine gives it unless told otherwise", err)
+		return 0, fmt.Errorf("take a group that nobody else has, by which the rules know the sidecar: %w", err)
 	}
 	return group, nil
 }
