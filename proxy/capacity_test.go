@@ -229,3 +229,24 @@ func TestDialFailures(t *testing.T) {
 		}
 	}
 }
+
+// A refused client that goes on sending is cut off, so that it costs nobody else anything for long.
+func TestRefusedClientThatGoesOn(t *testing.T) {
+	r := start(t, allow("127.0.0.1"), Config{})
+	c, err := net.Dial("tcp", r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "CONNECT evil.test:443 HTTP/1.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	const most = 32 << 20 // more than all buffers of both sockets
+	junk := make([]byte, 64<<10)
+	for sent := 0; sent < most; sent += len(junk) {
+		if _, err := c.Write(junk); err != nil {
+			return
+		}
+	}
+	t.Errorf("%d bytes were taken after the refusal", most)
+}

@@ -50,6 +50,7 @@ type conn struct {
 	sniffer    *sniff.Sniffer // only while first bytes come piecemeal
 	streams    *streams       // of a client that speaks HTTP/2 without TLS
 	watch      *helloWatch    // until the client is past a second ClientHello
+	forgotten  int            // bytes that came after a refusal
 	passed     int            // how many of the first bytes went to the upstream before they were classified
 	opaque     bool           // what the client says cannot be judged by name
 	cutShort   bool           // the upstream stopped reading before the client stopped sending

@@ -88,19 +88,25 @@ func (c *conn) linger() {
 	c.drain()
 }
 
-// drain reads and forgets until the client closes.
+const (
+	// forgetBytes is what a client that lingers may have thrown away at a turn.
+	forgetBytes = 256 << 10
+	// forgetMost is what a refused client may send before it is cut off, whether it has read the answer or not.
+	forgetMost = 512 << 10
+)
+
+// drain forgets what comes until the client closes. One that goes on sending is closed by the timer, or, if it was refused
+// and not its upstream left it, once it has sent too much.
 func (c *conn) drain() {
-	for range 16 { // a client that floods is closed by the timer
-		n, err := readSocket(c.client.fd, c.worker.scratch)
-		if err == unix.EAGAIN {
-			return
-		}
-		if err != nil || n == 0 {
-			c.close()
-			return
-		}
+	n, err := forgetSocket(c.client.fd, forgetBytes)
+	c.forgotten += n
+	switch {
+	case err == unix.EAGAIN:
+	case err != nil || n == 0, c.forgotten > forgetMost && !c.cutShort:
+		c.close()
+	default:
+		c.worker.Again(c.client.token)
 	}
-	c.worker.Again(c.client.token)
 }
 
 // refusal makes the answer to a client, with a fresh decision id. The personality has not shaped it yet.

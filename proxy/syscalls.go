@@ -23,6 +23,20 @@ func readSocket(fd int, b []byte) (int, error) {
 	}
 }
 
+// forgetSocket throws away up to most bytes of a TCP socket without copying them (MSG_TRUNC in tcp(7)), and returns how many.
+func forgetSocket(fd, most int) (int, error) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(most), unix.MSG_TRUNC, 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), nil
+	}
+}
+
 func writeSocket(fd int, b []byte) (int, error) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),

@@ -178,13 +178,14 @@ func (st *stage) command(more ...string) *exec.Cmd {
 	return serve
 }
 
-// sidecarPID is 0 while there is none.
+// sidecarPID is that of the newest, beside which a former one may drain; 0 while there is none.
 func (st *stage) sidecarPID() (int, error) {
 	out, err := st.docker("ps", "--quiet", "--filter", "label=sluice.internal=proxy")
 	if err != nil || out == "" {
 		return 0, err
 	}
-	if out, err = st.docker("inspect", "--format", "{{.State.Pid}}", out); err != nil {
+	newest, _, _ := strings.Cut(out, "\n")
+	if out, err = st.docker("inspect", "--format", "{{.State.Pid}}", newest); err != nil {
 		return 0, err
 	}
 	return strconv.Atoi(out)
