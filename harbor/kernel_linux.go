@@ -74,12 +74,20 @@ func (k *kernel) Install(p policy.Policy) error {
 	if err != nil {
 		return err
 	}
+	held := k.queues.Keep(k.ns)
+	if errors.Is(held, xdp.ErrTaken) {
+		// Where there are rules too it is most likely another sidecar, whose policy must not be replaced.
+		if there, err := k.gate.Installed(); err != nil || there {
+			return errors.Join(fmt.Errorf("this network has the rules of a sidecar already, and nothing of them has changed: "+
+				"a network can have one alone: %w", held), err)
+		}
+	}
 	k.installed = true
 	if err := k.gate.Install(r.spec, always); err != nil {
 		return err
 	}
 	k.inForce, k.staged = r, nil
-	return k.queues.Keep(k.ns)
+	return held
 }
 
 // Stage implements [Kernel].

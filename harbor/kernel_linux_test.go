@@ -18,6 +18,8 @@ import (
 	"sluice/dockernet/gate"
 	"sluice/dockernet/netns"
 	"sluice/dockernet/netns/netnstest"
+	"sluice/dockernet/nft/nfttest"
+	"sluice/dockernet/xdp"
 	"sluice/policy"
 )
 
@@ -212,5 +214,49 @@ func TestSecretGroup(t *testing.T) {
 				t.Errorf("of 10 groups only %d differ", len(seen))
 			}
 		})
+	}
+}
+
+// A second sidecar in a network changes nothing there.
+func TestSecondSidecar(t *testing.T) {
+	ns, peer := netnstest.New(t), netnstest.New(t)
+	netnstest.Link(t,
+		netnstest.End{In: ns, Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}},
+		netnstest.End{In: peer, Name: "peer", Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	sidecar := func() *kernel {
+		sockets, err := ns.Listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { sockets.Close() })
+		k := &kernel{ns: ns.Namespace, gate: gate.New(ns.Namespace), mark: secretNumber(), group: secretNumber(),
+			listeners: gate.Listeners{TCP4: sockets.TCP4.Port, UDP4: sockets.UDP4.Port, TCP6: sockets.TCP6.Port, UDP6: sockets.UDP6.Port}}
+		k.queues.Patience = time.Millisecond
+		t.Cleanup(k.close)
+		return k
+	}
+	rules := func() string {
+		return nfttest.Run(t, ns, "", "--stateless", "list", "ruleset")
+	}
+	first, second := sidecar(), sidecar()
+	if there, err := first.gate.Installed(); err != nil || there {
+		t.Errorf("rules before there are any: %v, %v", there, err)
+	}
+	if err := first.Install(refuseAll()); err != nil {
+		t.Fatal(err)
+	}
+	before := rules()
+	if err := second.Install(public()); !errors.Is(err, xdp.ErrTaken) || second.installed {
+		t.Errorf("%v, installed %v: want it to leave the first one's rules alone", err, second.installed)
+	}
+	if after := rules(); after != before {
+		t.Errorf("the rules have changed, from\n%s\nto\n%s", before, after)
+	}
+	// Where a program has the queues and nobody has made rules, everything is refused: that is up to who ends it.
+	if err := first.gate.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Install(public()); !errors.Is(err, xdp.ErrTaken) || !second.installed {
+		t.Errorf("%v, installed %v: want rules and an error", err, second.installed)
 	}
 }

@@ -294,6 +294,18 @@ func (g *Gate) enforce(r ref) error {
 	return nil
 }
 
+// Installed reports whether there are rules of a gate, whoever has made them.
+func (g *Gate) Installed() (is bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err = g.do("look for", func() error {
+		there, err := existing(g.kernel)
+		is = len(there.Chains) > 0
+		return err
+	})
+	return is, err
+}
+
 // Counters reads the table's counters. Without a table all are zero.
 func (g *Gate) Counters() (c Counters, err error) {
 	g.mu.Lock()

@@ -22,6 +22,7 @@ func (*Gate) Switch(policy.Phase) error           { return errors.ErrUnsupported
 func (*Gate) Retarget(Listeners) error            { return errors.ErrUnsupported }
 func (*Gate) Quarantine() error                   { return errors.ErrUnsupported }
 func (*Gate) Remove() error                       { return errors.ErrUnsupported }
+func (*Gate) Installed() (bool, error)            { return false, errors.ErrUnsupported }
 func (*Gate) Counters() (Counters, error)         { return Counters{}, errors.ErrUnsupported }
 func (*Gate) HoldsFrames() bool                   { return false }
 func (*Gate) Close()                              {}
