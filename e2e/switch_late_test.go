@@ -30,7 +30,7 @@ func TestSwitchLateAnswers(t *testing.T) {
 	witness, _ := l.start(t, "late-witness")
 	app, _ := l.start(t, "late-app")
 	gateway := netip.MustParseAddr(strings.TrimSpace(l.docker(t, "network", "inspect", "--format", "{{range .IPAM.Config}}{{.Gateway}}{{end}}", l.network)))
-	l.attach(t, "late-app")
+	l.attach(t, "late-app", "baseline")
 	open := func(enter func(func() error) error, at netip.AddrPort) *net.UDPConn {
 		t.Helper()
 		var u *net.UDPConn
@@ -117,7 +117,7 @@ func TestSwitchLateSegments(t *testing.T) {
 	l := startLate(t)
 	sibling, siblingAddress := l.start(t, "late-sibling")
 	app, appAddress := l.start(t, "late-app")
-	l.attach(t, "late-app")
+	l.attach(t, "late-app", "baseline")
 	here, there := netip.AddrPortFrom(appAddress, 9101), netip.AddrPortFrom(siblingAddress, 9100)
 	var server net.Listener
 	if err := sibling.Do(func() (err error) {
@@ -319,10 +319,10 @@ func (l *late) start(t *testing.T, name string) (*netns.Namespace, netip.Addr) {
 	return ns, netip.MustParseAddr(own)
 }
 
-// attach puts a container under a policy that is public at first.
-func (l *late) attach(t *testing.T, name string) {
+// attach puts a container under policies that are public, but that of the phase "run".
+func (l *late) attach(t *testing.T, name, phase string) {
 	t.Helper()
-	_, err := l.api.Attach(t.Context(), api.Attach{Container: name, Phase: "baseline", Policy: json.RawMessage(`{
+	_, err := l.api.Attach(t.Context(), api.Attach{Container: name, Phase: phase, Policy: json.RawMessage(`{
 		"baseline_network_policy": "public", "run_network_policy": "no-network", "evaluation_network_policy": "public"}`)})
 	if err != nil {
 		t.Fatal(err)

@@ -124,10 +124,8 @@ type inside struct{ *containerNet }
 
 func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
 	g.rules.are(nil)
-	if !mute(p.Container) {
-		if err := cut.Remember(g.ns, nil); err != nil {
-			return err
-		}
+	if err := g.remember(p.Container); err != nil {
+		return err
 	}
 	if err := g.gate.Install(gateSpec(p), phase); err != nil {
 		return err
@@ -135,10 +133,16 @@ func (g inside) Install(p *controller.Plan, phase policy.Phase) error {
 	return g.queues.Keep(g.ns)
 }
 
-// mute reports whether nobody can have opened a connection into a container that is not under rules yet: it is one that
-// only holds a place, or cannot answer.
-func mute(c *controller.Container) bool {
-	return c.Holder || !slices.ContainsFunc(c.Networks, func(n controller.Network) bool { return !n.Managed })
+// remember is for before the first rules. Into a container that only holds a place, or cannot answer, nobody can have
+// opened a connection.
+func (g inside) remember(c *controller.Container) error {
+	if c.Holder || !slices.ContainsFunc(c.Networks, func(n controller.Network) bool { return !n.Managed }) {
+		return nil
+	}
+	if there, err := g.gate.Installed(); err != nil || there {
+		return err
+	}
+	return cut.Remember(g.ns, nil)
 }
 
 func (g inside) Stage(p *controller.Plan) error {

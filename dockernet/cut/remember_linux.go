@@ -33,19 +33,15 @@ const (
 	rememberedSeconds = 5 * 24 * 60 * 60
 )
 
-// Remember tells the conntrack of a namespace, which has known nothing until now, of TCP connections into the container that
-// the host's knows. The rules to come need to know who has opened them. Where there are entries already, conntrack has seen
-// for itself, and nothing is done. host is the namespace of the container's bridges, nil for the one that this process runs
-// in.
+// Remember tells the conntrack of a namespace, which may not have looked at anything until now, of TCP connections into the
+// container that the host's alone knows. It is for before the first rules are there, which need to know who has opened
+// them. host is the namespace of the container's bridges, nil for the one that this process runs in.
 func Remember(ns, host *netns.Namespace) error {
 	c := &cutter{Spec: new(Spec), own: make(map[netip.Addr]bool)}
 	defer c.close()
-	known, open := 0, listed{}
+	var open listed
 	err := ns.Do(func() (err error) {
 		if err = c.enterConntrack(); err != nil {
-			return err
-		}
-		if known, err = c.inside.count(); err != nil || known > 0 {
 			return err
 		}
 		if c.diag, err = dial(unix.NETLINK_SOCK_DIAG); err != nil {
@@ -57,8 +53,12 @@ func Remember(ns, host *netns.Namespace) error {
 		return fmt.Errorf("remember connections in network namespace %v: %w", ns.ID(), err)
 	}
 	sockets := deleteLocal(open.connected, c.local)
-	if known > 0 || len(sockets) == 0 {
+	if len(sockets) == 0 {
 		return nil
+	}
+	known, err := c.inside.entries(sockets)
+	if err != nil {
+		return fmt.Errorf("remember connections in network namespace %v: %w", ns.ID(), err)
 	}
 	if err := onHost(host)(c.enterHost); err != nil {
 		return fmt.Errorf("remember connections: host: %w", err)
@@ -69,7 +69,7 @@ func Remember(ns, host *netns.Namespace) error {
 	}
 	var requests [][]byte
 	for i, s := range sockets {
-		if e := found[i]; e != nil && e.original != s.flow {
+		if e := found[i]; known[i] == nil && e != nil && e.original != s.flow {
 			requests = append(requests, opened(flow{s.destination, s.source}))
 		}
 	}

@@ -33,6 +33,11 @@ func TestRemember(t *testing.T) {
 			}
 			defer accepted.Close()
 			connect(t, w.inside, "tcp", allowed[i], servicePort)
+			// Conntrack has looked at something before, for a time.
+			nft(t, w.inside, gateRules)
+			connect(t, w.inside, "udp", allowed[i], servicePort)
+			nft(t, w.inside, "delete table inet gate")
+			connect(t, w.inside, "tcp", refused[i], servicePort)
 
 			for range 2 { // the second time conntrack knows already
 				if err := Remember(w.inside.Namespace, w.host.Namespace); err != nil {
@@ -44,9 +49,12 @@ func TestRemember(t *testing.T) {
 				t.Errorf("%d entries from %v, want the connection's", n, from)
 			}
 			for _, a := range beyond {
-				if n := entries(t, w.inside, own[i], a) + entries(t, w.inside, a, own[i]); n != 0 {
-					t.Errorf("%d entries of a connection that the container has opened, want none", n)
+				if n := entries(t, w.inside, a, own[i]); n != 0 {
+					t.Errorf("%d entries from %v, to whom the container has opened a connection, want none", n, a)
 				}
+			}
+			if n := entries(t, w.inside, own[i], refused[i]); n != 0 {
+				t.Errorf("%d entries of a connection that the container has opened, want none", n)
 			}
 			nft(t, w.inside, `
 table inet answers {

@@ -166,18 +166,27 @@ func TestRemove(t *testing.T) {
 		}
 		return n
 	}
+	installed := func(want bool) {
+		t.Helper()
+		if got, err := l.gate.Installed(); err != nil || got != want {
+			t.Errorf("there are rules: %v, %v, want %v", got, err, want)
+		}
+	}
+	installed(false)
 	if err := l.gate.Remove(); err != nil {
 		t.Errorf("where nothing was installed: %v", err)
 	}
 	if err := l.gate.Install(l.spec(t, l.listen(t), phaseOf(t, "no-network")), policy.Baseline); err != nil {
 		t.Fatal(err)
 	}
+	installed(true)
 	if got := routes(); got != 2 {
 		t.Errorf("%d default routes, want one a family", got)
 	}
 	if err := l.gate.Remove(); err != nil {
 		t.Fatal(err)
 	}
+	installed(false)
 	if n := l.objects(t); len(n.Chains)+len(n.Sets) > 0 {
 		t.Errorf("left behind: %v", n)
 	}
