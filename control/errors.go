@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 
 	"sluice/policy"
@@ -73,6 +74,18 @@ func (e *Error) Is(target error) bool {
 func StaleError(session string, have, got uint64) *Error {
 	return &Error{Code: CodeStale, Have: have, Got: got, Message: fmt.Sprintf(
 		"session %s has generation %d: %d is older; read the session and send a greater one", session, have, got)}
+}
+
+// MaxGeneration is the greatest that may be asked for; a time in nanoseconds is less. Behind it there are more than the
+// changes that follow will ever take.
+const MaxGeneration = math.MaxInt64
+
+// CheckGeneration refuses, with an *[Error], a generation that is too great to be asked for.
+func CheckGeneration(asked uint64) error {
+	if asked <= MaxGeneration {
+		return nil
+	}
+	return &Error{Code: CodeInvalid, Message: fmt.Sprintf("generation %d is greater than %d: leave it out to take the next one", asked, uint64(MaxGeneration))}
 }
 
 // NotFoundError says that there is no session of that id.

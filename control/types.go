@@ -23,7 +23,7 @@ type SessionSpec struct {
 	Container   string `json:"container,omitempty"`
 	ContainerID string `json:"container_id,omitempty"`
 	// Generation must be greater than the session's; an equal one is accepted if nothing would change.
-	// 0 takes the session's next one.
+	// 0 takes the session's next one. It is [MaxGeneration] at most.
 	Generation uint64 `json:"generation,omitempty"`
 	// Phase is "baseline", "run" or "evaluation". A new session without one starts in "baseline".
 	Phase string `json:"phase,omitempty"`

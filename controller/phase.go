@@ -79,6 +79,9 @@ func unstaged(err error) bool { return errors.Is(err, errUnstaged) }
 // switchTo puts a phase of a set in force. The caller has the member's turn.
 func (c *Controller) switchTo(ctx context.Context, m *member, set *policySet, phase policy.Phase, asked uint64) (api.Receipt, error) {
 	began := time.Now()
+	if err := control.CheckGeneration(asked); err != nil {
+		return api.Receipt{}, err
+	}
 	if asked != 0 && asked < m.record.Generation {
 		return api.Receipt{}, m.stale(asked)
 	}

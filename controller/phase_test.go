@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"slices"
@@ -166,6 +167,9 @@ func TestGenerations(t *testing.T) {
 		{policy.Evaluation, 5, 0},
 		{policy.Evaluation, 0, 6},
 	} {
+		if _, err := c.Phase(t.Context(), "web", policy.Baseline, math.MaxUint64); !errors.Is(err, control.ErrInvalid) {
+			t.Errorf("before %v, a generation after which numbers begin anew: %v, want it refused", row, err)
+		}
 		r, err := c.Phase(t.Context(), "web", row.phase, row.asked)
 		if row.want == 0 {
 			if e, ok := errors.AsType[*control.Error](err); !ok || e.Code != control.CodeStale || e.Got != row.asked || e.Have < row.asked {

@@ -155,6 +155,9 @@ func (s *Session) Apply(ctx context.Context, change Change) (control.Receipt, er
 	if s.ended {
 		return control.Receipt{}, control.NotFoundError(s.id)
 	}
+	if err := control.CheckGeneration(change.Generation); err != nil {
+		return control.Receipt{}, err
+	}
 	now := s.rules()
 	if change.Generation != 0 && change.Generation < now.generation {
 		return control.Receipt{}, control.StaleError(s.id, now.generation, change.Generation)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http/httptest"
 	"net/netip"
@@ -46,6 +47,22 @@ func TestGenerationGrowsWithoutChange(t *testing.T) {
 	_, err = r.set("test", control.SessionSpec{Generation: 15, Policies: everywhere(`"public"`)})
 	if e, ok := errors.AsType[*control.Error](err); !ok || e.Code != control.CodeStale {
 		t.Errorf("generation 15 behind 20: %v; want a stale one refused", err)
+	}
+}
+
+// No number is so great that later ones begin anew, so that what is late would pass for new.
+func TestGenerationsDoNotBeginAnew(t *testing.T) {
+	r := start(t, `"public"`, Config{})
+	for _, too := range []uint64{math.MaxUint64, control.MaxGeneration + 1} {
+		if _, err := r.set("test", control.SessionSpec{Generation: too, Policies: everywhere(allow("a.test"))}); !errors.Is(err, control.ErrInvalid) {
+			t.Errorf("generation %d: %v, want it refused", too, err)
+		}
+	}
+	for i, spec := range []control.SessionSpec{{Generation: control.MaxGeneration, Policies: everywhere(allow("a.test"))}, {Policies: everywhere(allow("b.test"))}} {
+		receipt, err := r.set("test", spec)
+		if want := uint64(control.MaxGeneration + i); err != nil || receipt.Generation != want {
+			t.Errorf("generation %d, %v; want %d", receipt.Generation, err, want)
+		}
 	}
 }
 
