@@ -24,7 +24,7 @@ type Backend interface {
 	// and queries that were received, are served to their end.
 	DropListeners(ctx context.Context, id string, keep uint64) error
 	Flows(ctx context.Context, id string) ([]Flow, error)
-	// Explain says what would happen to target, "host:port" or "host". It may look names up, but dials nothing and
+	// Explain says what would happen to target, "host:port". It may look names up, but dials nothing and
 	// leaves no audit record.
 	Explain(ctx context.Context, id, target string) (Explanation, error)
 	// Events is where the backend publishes its audit records.

@@ -87,7 +87,7 @@ func (c *Client) Flows(ctx context.Context, id string) ([]Flow, error) {
 	return perSession[[]Flow](ctx, c, http.MethodGet, id, "/flows", nil)
 }
 
-// Explain asks what would happen to target ("host:port" or "host") now.
+// Explain asks what would happen to target, "host:port", now.
 func (c *Client) Explain(ctx context.Context, id, target string) (Explanation, error) {
 	return perSession[Explanation](ctx, c, http.MethodGet, id, "/explain?target="+url.QueryEscape(target), nil)
 }
