@@ -70,3 +70,12 @@ type Report struct {
 	// Swept is set if the host has no entry of a refused connection any more, see [Sweep].
 	Swept bool
 }
+
+// Place is a container, for [Sweep].
+type Place struct {
+	// Enter runs a function on a thread inside the container's network namespace ([netns.Namespace.Do]).
+	Enter func(func() error) error
+	// Hold calls its argument with what the rules in force refuse, and they stay in force until that returns, which takes
+	// less than a millisecond. It does nothing while it is not known what is in force.
+	Hold func(func(*Spec))
+}

@@ -51,15 +51,6 @@ func Sweep(host *netns.Namespace, places []Place) (r Report, err error) {
 	return r, errors.Join(errs...)
 }
 
-// Place is a container, for [Sweep].
-type Place struct {
-	// Enter runs a function on a thread inside the container's network namespace ([netns.Namespace.Do]).
-	Enter func(func() error) error
-	// Hold calls its argument with what the rules in force refuse, and they stay in force until that returns, which takes
-	// less than a millisecond. It does nothing while it is not known what is in force.
-	Hold func(func(*Spec))
-}
-
 // handful is how many entries are deleted at once. A switch waits for no more.
 const handful = 16
 
