@@ -31,6 +31,7 @@ var notRun = map[string]string{
 	"docs/performance.md: make bench-controller":              "it takes half an hour",
 	"docs/performance.md: go test ./e2e -run-docker":          "make test-e2e runs it",
 	"docs/redteam.md: go test ./e2e -run-docker":              "make test-e2e runs it",
+	"docs/performance.md: make growth":                        "it takes four minutes",
 	"docs/reliability.md: go build -o bin/figures":            "it takes six minutes",
 	"docs/reliability.md: make soak":                          "it takes longer than a test may",
 	"docs/phases.md: sluice status web":                       "a quarantine has to be made first: e2e's TestSwitchHungSidecar makes one",
