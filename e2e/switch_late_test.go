@@ -225,15 +225,7 @@ func newHand(t *testing.T, ns *netns.Namespace, from, to netip.AddrPort) *hand {
 
 // send sends a segment that acknowledges nothing new.
 func (h *hand) send(flags byte, text string) error {
-	b := make([]byte, 20, 20+len(text))
-	binary.BigEndian.PutUint16(b, h.from.Port())
-	binary.BigEndian.PutUint16(b[2:], h.to.Port())
-	binary.BigEndian.PutUint32(b[4:], h.seq)
-	binary.BigEndian.PutUint32(b[8:], h.next)
-	b[12], b[13] = 5<<4, flags
-	binary.BigEndian.PutUint16(b[14:], 1<<14)
-	b = append(b, text...)
-	binary.BigEndian.PutUint16(b[16:], rawip.TransportChecksum(h.from.Addr(), h.to.Addr(), unix.IPPROTO_TCP, b))
+	b := rawip.Segment(h.from, h.to, h.seq, h.next, flags, text)
 	return unix.Sendto(h.fd, b, 0, &unix.SockaddrInet4{Addr: h.to.Addr().As4()})
 }
 

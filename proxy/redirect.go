@@ -410,7 +410,7 @@ func (c *conn) openDirect(d matcher.Decision, first []byte) {
 	}
 }
 
-// dropUpstream closes an upstream that is the wrong one.
+// dropUpstream closes an upstream that is not needed any more, and ends the search for one.
 func (c *conn) dropUpstream() {
 	c.stopDialling()
 	if c.up.fd >= 0 {

@@ -76,12 +76,7 @@ func (c *conn) flushRefusal() {
 // that overtakes the answer.
 func (c *conn) linger() {
 	c.state = lingering
-	if c.up.fd >= 0 {
-		c.up.drop(c.worker)
-		c.worker.Remove(c.up.token)
-		closeSocket(c.up.fd)
-		c.up = side{fd: -1}
-	}
+	c.dropUpstream()
 	c.unlist()
 	shutWrite(c.client.fd)
 	c.worker.lingers.Start(&c.timer, c)

@@ -97,23 +97,8 @@ func TestCutLateSegments(t *testing.T) {
 			nft(t, w.inside, gateRules)
 			// It knows nothing of resets.
 			nft(t, w.host, "table inet deaf { chain in { type filter hook input priority 0; tcp flags & rst == rst drop; }; }")
-			var l net.Listener
-			w.host.Run(t, func() (err error) {
-				l, err = net.Listen("tcp", netip.AddrPortFrom(neighbour[i], servicePort).String())
-				return err
-			})
-			defer l.Close()
-			var near net.Conn
-			w.inside.Run(t, func() (err error) {
-				near, err = net.Dial("tcp", l.Addr().String())
-				return err
-			})
-			defer near.Close()
-			far, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer far.Close()
+			at := netip.AddrPortFrom(neighbour[i], servicePort).String()
+			far, _ := pair(t, w.host, at, w.inside, at)
 			// Nobody inside says that there is no such connection.
 			nft(t, w.inside, fmt.Sprintf("table inet mute { chain in { type filter hook input priority 0; tcp sport %d counter drop; }; }", servicePort))
 			s := w.spec(false)

@@ -2,7 +2,6 @@ package cut
 
 import (
 	"io"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,23 +14,7 @@ func TestRemember(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			w := newWorld(t)
 			serve(t, w.outside, servicePort, beyond...)
-			var l net.Listener
-			w.inside.Run(t, func() (err error) {
-				l, err = net.Listen("tcp", ":8080")
-				return err
-			})
-			defer l.Close()
-			var in net.Conn
-			w.host.Run(t, func() (err error) {
-				in, err = net.Dial("tcp", (&net.TCPAddr{IP: own[i].AsSlice(), Port: servicePort}).String())
-				return err
-			})
-			defer in.Close()
-			accepted, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer accepted.Close()
+			accepted, in := pair(t, w.inside, ":8080", w.host, netip.AddrPortFrom(own[i], servicePort).String())
 			connect(t, w.inside, "tcp", allowed[i], servicePort)
 			// Conntrack has looked at something before, for a time.
 			nft(t, w.inside, gateRules)
@@ -83,23 +66,8 @@ func TestCutJoined(t *testing.T) {
 			t.Run(family+"_"+name, func(t *testing.T) {
 				const mark = 0x52
 				w := newWorld(t)
-				var l net.Listener
-				w.host.Run(t, func() (err error) {
-					l, err = net.Listen("tcp", net.JoinHostPort(neighbour[i].String(), "8080"))
-					return err
-				})
-				defer l.Close()
-				var c net.Conn
-				w.inside.Run(t, func() (err error) {
-					c, err = net.Dial("tcp", l.Addr().String())
-					return err
-				})
-				defer c.Close()
-				far, err := l.Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer far.Close()
+				at := netip.AddrPortFrom(neighbour[i], servicePort).String()
+				far, c := pair(t, w.host, at, w.inside, at)
 				nft(t, w.inside, `
 table inet gate {
 	chain arrive {

@@ -209,6 +209,28 @@ func connect(t testing.TB, ns *netnstest.Namespace, network string, to netip.Add
 var pings atomic.Uint32
 
 // ping exchanges bytes. A datagram may be lost while neighbours are looked for, so it is sent again until one is answered.
+// pair is a TCP connection from one namespace into another, with the end that was accepted first.
+func pair(t testing.TB, server *netnstest.Namespace, listen string, client *netnstest.Namespace, dial string) (accepted, dialled net.Conn) {
+	t.Helper()
+	var l net.Listener
+	server.Run(t, func() (err error) {
+		l, err = net.Listen("tcp", listen)
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	client.Run(t, func() (err error) {
+		dialled, err = net.Dial("tcp", dial)
+		return err
+	})
+	t.Cleanup(func() { dialled.Close() })
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { accepted.Close() })
+	return accepted, dialled
+}
+
 func ping(c net.Conn) error {
 	question, answer := make([]byte, 4), make([]byte, 4)
 	end := time.Now().Add(10 * time.Second)

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -38,12 +40,13 @@ func HostProblems() []Problem {
 			list = append(list, p)
 		}
 	}
-	for family, full := range NeighbourOverflows() {
+	full := NeighbourOverflows()
+	for _, family := range slices.Sorted(maps.Keys(full)) {
 		most, err := number("/proc/sys/net/" + family + "/neigh/default/gc_thresh3")
 		if err != nil {
 			continue
 		}
-		if p, found := neighbourProblem(family, full, most); found {
+		if p, found := neighbourProblem(family, full[family], most); found {
 			list = append(list, p)
 		}
 	}

@@ -52,25 +52,11 @@ func udp6(from, to netip.Addr, fromPort, toPort uint16, payload string) []byte {
 
 // tcp4 and tcp6 are TCP segments.
 func tcp4(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
-	return ip4{from: from.Addr(), to: to.Addr(), protocol: unix.IPPROTO_TCP}.packet(tcp(from, to, seq, ack, flags, payload))
+	return ip4{from: from.Addr(), to: to.Addr(), protocol: unix.IPPROTO_TCP}.packet(rawip.Segment(from, to, seq, ack, flags, payload))
 }
 
 func tcp6(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
-	return ip6{from: from.Addr(), to: to.Addr(), next: unix.IPPROTO_TCP, hops: 64}.packet(tcp(from, to, seq, ack, flags, payload))
-}
-
-// tcp is a TCP segment, RFC 9293 §3.1.
-func tcp(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
-	b := make([]byte, 20, 20+len(payload))
-	binary.BigEndian.PutUint16(b, from.Port())
-	binary.BigEndian.PutUint16(b[2:], to.Port())
-	binary.BigEndian.PutUint32(b[4:], seq)
-	binary.BigEndian.PutUint32(b[8:], ack)
-	b[12], b[13] = 5<<4, flags
-	binary.BigEndian.PutUint16(b[14:], 500)
-	b = append(b, payload...)
-	binary.BigEndian.PutUint16(b[16:], rawip.TransportChecksum(from.Addr(), to.Addr(), unix.IPPROTO_TCP, b))
-	return b
+	return ip6{from: from.Addr(), to: to.Addr(), next: unix.IPPROTO_TCP, hops: 64}.packet(rawip.Segment(from, to, seq, ack, flags, payload))
 }
 
 // icmp6 is an ICMPv6 message, RFC 4443 §2.1.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sluice/dockernet/direct"
+	"sluice/dockernet/nft/rawip"
 	"sluice/policy"
 	"sluice/proxy/outgoing"
 )
@@ -435,7 +436,7 @@ func TestSharedForged(t *testing.T) {
 				return netip.AddrPortFrom(f.from, netip.MustParseAddrPort(c.LocalAddr().String()).Port())
 			}
 			origin, server := netip.MustParseAddrPort(f.origin), netip.MustParseAddrPort(f.server)
-			segment := func(text string) []byte { return tcp(from(c), origin, 1, 1, 0x18, text) }
+			segment := func(text string) []byte { return rawip.Segment(from(c), origin, 1, 1, 0x18, text) }
 			datagram := func(text string) []byte {
 				return udp6(f.from, server.Addr(), from(question).Port(), server.Port(), text)
 			}
@@ -610,7 +611,8 @@ func TestSharedForgedAnswers(t *testing.T) {
 }
 
 // No frame comes in by the loopback, whatever source it names, where a sidecar is, and none with somebody else's elsewhere.
-// Nothing that a socket can send there has another source than the namespace's own. So nobody forges an answer to the sidecar, or is answered who has never asked.
+// Nothing that a socket can send there has another source than the namespace's own. So nobody forges an answer to the
+// sidecar, or is answered who has never asked.
 func TestSharedLoopback(t *testing.T) {
 	for name, mine := range map[string]*Shared{"own_namespace": nil, "shared": {Mark: secret, Group: secretGroup}} {
 		for _, f := range []struct {

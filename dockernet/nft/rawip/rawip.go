@@ -56,6 +56,20 @@ func Checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
+// Segment is the payload of a packet of TCP, RFC 9293 §3.1.
+func Segment(from, to netip.AddrPort, seq, ack uint32, flags byte, payload string) []byte {
+	b := make([]byte, 20, 20+len(payload))
+	binary.BigEndian.PutUint16(b, from.Port())
+	binary.BigEndian.PutUint16(b[2:], to.Port())
+	binary.BigEndian.PutUint32(b[4:], seq)
+	binary.BigEndian.PutUint32(b[8:], ack)
+	b[12], b[13] = 5<<4, flags
+	binary.BigEndian.PutUint16(b[14:], 500) // the window
+	b = append(b, payload...)
+	binary.BigEndian.PutUint16(b[16:], TransportChecksum(from.Addr(), to.Addr(), 6, b))
+	return b
+}
+
 // TransportChecksum has the addresses in it, RFC 9293 §3.1 and RFC 8200 §8.1.
 func TransportChecksum(from, to netip.Addr, protocol byte, b []byte) uint16 {
 	pseudo := append(from.AsSlice(), to.AsSlice()...)

@@ -35,3 +35,14 @@ func TestChecksum(t *testing.T) {
 		t.Errorf("%#x", got)
 	}
 }
+
+// A checksum over a segment with its own in it is 0.
+func TestSegment(t *testing.T) {
+	for _, own := range []string{"192.0.2.1", "2001:db8::1"} {
+		from := netip.AddrPortFrom(netip.MustParseAddr(own), 80)
+		b := Segment(from, from, 1, 2, 16, "odd")
+		if len(b) != 23 || b[13] != 16 || string(b[20:]) != "odd" || TransportChecksum(from.Addr(), from.Addr(), 6, b) != 0 {
+			t.Errorf("%x", b)
+		}
+	}
+}

@@ -36,18 +36,11 @@ const (
 
 // segment is the payload of a packet of TCP, RFC 9293 §3.1.
 func (h header) segment(from, to uint16, flags byte, payload []byte) []byte {
-	b := make([]byte, 20, 20+len(payload))
-	binary.BigEndian.PutUint16(b, from)
-	binary.BigEndian.PutUint16(b[2:], to)
-	binary.BigEndian.PutUint32(b[4:], 1000)
+	ack := uint32(0)
 	if flags&ackFlag != 0 {
-		binary.BigEndian.PutUint32(b[8:], 1001)
+		ack = 1001
 	}
-	b[12], b[13] = 5<<4, flags
-	binary.BigEndian.PutUint16(b[14:], 500)
-	b = append(b, payload...)
-	binary.BigEndian.PutUint16(b[16:], h.checksum(tcp, b))
-	return b
+	return rawip.Segment(netip.AddrPortFrom(h.from, from), netip.AddrPortFrom(h.to, to), 1000, ack, flags, string(payload))
 }
 
 // datagram is the payload of a packet of UDP, RFC 768.
